@@ -10,6 +10,7 @@ from report_results import answers, comparison, degenerate, off, presented, regr
 from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
+from pomona.results.figures.clients import values
 from pomona.results.figures.curves import place
 from pomona.results.figures.diagnostics import figures
 from pomona.results.gain_presentation import by_client, gained
@@ -70,6 +71,93 @@ def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not(
         "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); for 1 this data cannot tell."
         in text
     )
+
+
+def of_seeds(method: str, right: Sequence[Sequence[int]], seeds: Sequence[int], **about: object) -> list[Result]:
+    """Runs that answer so many of each client's 100 test samples right, one a seed."""
+    each = [scored(method, one, **about) for one in right]
+    return [replace(run, config=run.config | {"seed": seed}) for run, seed in zip(each, seeds, strict=True)]
+
+
+ALONE_BY_SEED, TOGETHER_BY_SEED = ((60, 80, 70), (62, 78, 70), (61, 80, 71)), ((75, 81, 70), (73, 80, 70), (77, 82, 70))
+BY_SEED_AND_CLIENT = np.subtract(TOGETHER_BY_SEED, ALONE_BY_SEED)
+"""(seed, client): gains in percentage points."""
+
+
+def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_chart_and_figure() -> None:
+    alone, together = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)), of_seeds("fedavg", TOGETHER_BY_SEED, (2, 0, 1))
+    paired = np.subtract([TOGETHER_BY_SEED[k] for k in (1, 2, 0)], ALONE_BY_SEED)  # by seed, not by place
+    over = gains([together[1], together[2], together[0]], alone)[1]
+    assert over.value == pytest.approx(paired.mean() / 100)
+    levels = f"{np.mean(TOGETHER_BY_SEED):.2f} % against {np.mean(ALONE_BY_SEED):.2f} %"
+    prepared = runs([*alone, *together])
+    text = said([*alone, *together])
+    assert text.startswith(
+        f"Federation helps: FedAvg is ahead of Separate, training alone, in accuracy, {levels} on average over "
+        f"clients, over 3 seeds: +{paired.mean():.2f} percentage points (95 % interval +{100 * over.low:.2f} to "
+        f"+{100 * over.high:.2f})."
+    )
+    assert "of 3 clients, over 3 seeds." in text
+    assert "of 3 clients, over 3 seeds." in rests_on(prepared)[-1]
+    overall, one = gain_tables(prepared)
+    assert overall.rows[0][:3] == ["FedAvg", "3", f"+{paired.mean():.2f}"]
+    assert len(overall.rows) == 1
+    assert [float(row[4].replace("\N{MINUS SIGN}", "-")) for row in one.rows] == [
+        round(gain, 2) for gain in paired.mean(axis=0)
+    ]
+    drawn = payload(prepared, None)["runs"]
+    assert [run["base"] for run in drawn] == [None, None, None, None, 0, None]  # with the first seed's run
+    assert [g["value"] for g in drawn[4]["gains"]] == pytest.approx(paired.mean(axis=0) / 100)
+    assert drawn[4]["compared"] == "FedAvg, mean over 3 seeds"
+    assert [run["first"] for run in drawn] == [0, 0, 0, 4, 4, 4]
+    figure = values(prepared)
+    assert "the mean over 3 seeds" in figure.caption
+    mine = [row for row in figure.rows if row["run"] == "FedAvg"]
+    assert [row["gain_over_separate"] for row in mine] == pytest.approx(paired.mean(axis=0) / 100)
+    assert [row["value"] for row in mine] == pytest.approx(np.mean(TOGETHER_BY_SEED, axis=0) / 100)
+    assert "single runs" not in warned([*alone, *together])
+
+
+def test_a_single_run_beside_several_seeds_is_compared_with_its_own_seed_and_a_line_says_so() -> None:
+    alone, together = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)), of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2))
+    one = of_seeds("apple", [(70, 80, 71)], (1,))
+    overall = gain_tables(runs([*alone, *together, *one]))[0]
+    own = np.subtract((70, 80, 71), ALONE_BY_SEED[1]).mean()
+    assert [row[:3] for row in overall.rows] == [
+        ["FedAvg", "3", f"+{BY_SEED_AND_CLIENT.mean():.2f}"],
+        ["APPLE", "1", f"+{own:.2f}"],
+    ]
+    assert (
+        "Gains of APPLE (seed 1) are of single runs, not over seeds: Separate has seeds 0, 1 and 2; run all methods "
+        "with the same seeds."
+    ) in warned([*alone, *together, *one])
+
+
+def test_seeds_that_do_not_pair_leave_single_runs_and_one_line_says_why() -> None:
+    alone, together = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)), of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2))
+    some = [alone[0], *together]
+    assert "over 3 seeds" not in said(some)
+    assert "FedAvg, seed 2, the best of 3 runs, is ahead of Separate" in said(some)
+    assert "Gains of FedAvg (seeds 0, 1 and 2) are of single runs, not over seeds: Separate has seed 0;" in warned(some)
+    moved = [
+        replace(run, about=run.about | {"partition_sha256": str(run.config["seed"]), "test_rows": [run.config["seed"]]})
+        for run in (*alone, *together)
+    ]
+    assert said(moved) == "They do not share one scenario (data and partition), so their numbers are not ranked."
+    assert "not over seeds, as each seed has other test samples: give all seeds one partition" in warned(moved)
+    # Seeds that share their test rows pair although their partitions differ, as in their validation rows.
+    shared = [replace(run, about=run.about | {"test_rows": ["a", "b", "c"]}) for run in moved]
+    assert "over 3 seeds" in said(shared)
+
+
+def test_of_several_seeds_an_overtrained_one_decides_nothing() -> None:
+    """As of one run: a seed of the baseline that was better before makes the comparison unfair."""
+    alone, together = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)), of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2))
+    course = [0.5, 0.9, 0.8, 0.7, 0.65, 0.61]
+    (kept,) = alone[1].evaluations
+    rest = [replace(kept, round=k, split="validation", value=(v,) * 3) for k, v in enumerate(course, 1)]
+    alone[1] = replace(alone[1], evaluations=[*rest, replace(kept, round=6)])
+    assert "But Separate has got worse since round 2" in said([*alone, *together])
 
 
 def test_what_an_interval_leaves_open_is_no_lead() -> None:

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 from pomona.metrics.metric import Metric
 from pomona.record.paired_gain import Gain, Verdict, gains, jointly
 from pomona.results.run_numbers import Run
+from pomona.results.seeds import seed_of
 from pomona.results.wording import counted, listing
 
 MINUS = "\N{MINUS SIGN}"
@@ -48,10 +49,21 @@ class Gained:
 
 @lru_cache(maxsize=64)
 def gained(run: Run, base: Run) -> Gained:
-    """Compare two runs sample by sample; nothing is told of runs that do not share scenario and metric."""
+    """Compare two runs sample by sample; empty for runs that do not share scenario and metric.
+
+    Runs over the same seeds are compared seed by seed; where one of them is a single run, its seed of the other is.
+    """
+    if len(run.seeds) != len(base.seeds):
+        run, base = _one_seed(run, base), _one_seed(base, run)
     if run.scenario != base.scenario or run.metric != base.metric:
         return Gained(run, base, [], None)
-    return Gained(run, base, *gains(run.result, base.result))
+    mine, its = ([one.result for one in part.seeds or (part,)] for part in (run, base))
+    return Gained(run, base, *gains(mine, its))
+
+
+def _one_seed(run: Run, other: Run) -> Run:
+    """The other's seed of a run, else its first."""
+    return next((one for one in run.seeds if seed_of(one) == seed_of(other)), (*run.seeds, run)[0])
 
 
 def gained_over(runs: Iterable[Run], base: Run | None) -> list[Gained]:
@@ -91,7 +103,8 @@ def evidence(run: Run, gain: Gain) -> str:
     few = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
     names = f"{', '.join(missing)}" if not few else f"{', '.join(missing[:NAMED])}{few}"
     left = f"; left out, with too few test samples: {names}" if missing else ""
-    return f"This rests on {counted(gain.rows, 'test row')}{events}, of {over}{left}."
+    seeds = f", over {gain.seeds} seeds" if gain.seeds > 1 else ""
+    return f"This rests on {counted(gain.rows, 'test row')}{events}, of {over}{seeds}{left}."
 
 
 def of_fewer(found: Gained) -> str:

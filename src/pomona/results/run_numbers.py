@@ -63,11 +63,13 @@ class Run:
         result: the run.
         label: the method's name, with the settings that differ where several runs share the method.
         look: its look in every chart of the page.
+        seeds: the runs that it is the mean of, see ``seeds.over_seeds``; empty for a run of one seed.
     """
 
     result: Result
     label: str
     look: Look
+    seeds: tuple["Run", ...] = ()
 
     @property
     def test(self) -> list[Evaluation]:
@@ -99,10 +101,10 @@ class Run:
     @property
     def moment(self) -> str:
         """The round of ``kept``, in words."""
-        kept = self.kept
-        if kept is None:
-            return ""
-        return f"after round {kept.round}" + (", the best on validation" if self.setting("keep") == "best" else "")
+        rounds = {one.kept.round for one in self.seeds or (self,) if one.kept}
+        if len(rounds) != 1:
+            return "after the round that each seed is compared by" if rounds else ""
+        return f"after round {rounds.pop()}" + (", the best on validation" if self.setting("keep") == "best" else "")
 
     @property
     def metric(self) -> Metric:
@@ -179,7 +181,8 @@ def spoken(when: str) -> str:
 
 def evaluated(*runs: Run) -> str:
     """When the models that are shown were evaluated, in words; with its number where the runs share one round."""
-    rounds = {(run.kept.round, run.setting("keep") == "best") for run in runs if run.kept}
+    single = [one for run in runs for one in run.seeds or (run,)]
+    rounds = {(run.kept.round, run.setting("keep") == "best") for run in single if run.kept}
     if len(rounds) != 1:
         return "after the round that each run is compared by"
     number, best = rounds.pop()
@@ -195,15 +198,16 @@ def client_names(result: Result, at_least: int = 0) -> list[str]:
 def runs(results: list[Result]) -> list[Run]:
     """Label the results so that no two carry the same name, and give each a look of its own."""
     titles = [result.presentation.title for result in results]
-    labels = [_label(result, [r for r in results if r.name == result.name]) for result in results]
+    labels = [label(result, results) for result in results]
     return [
-        Run(result, f"{label}, run {labels[:k].count(label) + 1}" if labels.count(label) > 1 else label, look)
-        for k, (result, label, look) in enumerate(zip(results, labels, looks(titles), strict=True))
+        Run(result, f"{name}, run {labels[:k].count(name) + 1}" if labels.count(name) > 1 else name, look)
+        for k, (result, name, look) in enumerate(zip(results, labels, looks(titles), strict=True))
     ]
 
 
-def _label(result: Result, twins: list[Result]) -> str:
+def label(result: Result, results: list[Result]) -> str:
     """The method's title, with the settings that tell runs of one method apart where there are any."""
+    twins = [other for other in results if other.name == result.name]
     apart = _difference(result, twins) if len(twins) > 1 else ""
     return f"{result.presentation.title}, {apart}" if apart else result.presentation.title
 

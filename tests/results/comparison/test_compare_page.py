@@ -145,6 +145,7 @@ def test_a_method_has_one_colour_in_all_pictures(tiny):
     both = set(colours[0]) & set(colours[1])
     assert both == {"FedAvg", "APPLE, mu!=0"}
     assert all(colours[0][row] == colours[1][row] for row in both)
+    assert "over Separate, mean over 2 seeds, both in the round" in who_benefits(made, "one").caption
 
 
 def test_the_page_and_its_other_forms(tiny, tmp_path):

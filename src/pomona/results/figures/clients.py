@@ -14,6 +14,7 @@ from pomona.results.figures.style import (
 )
 from pomona.results.gain_presentation import Gained, by_client, gained_over
 from pomona.results.run_numbers import Run, alike, baseline, evaluated, leader
+from pomona.results.seeds import over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,8 +28,11 @@ LABELLED = 45
 
 
 def values(runs: list[Run]) -> ReportFigure | None:
-    """Last test value of every client and run, and the gain over separate training where it was run."""
-    shown = alike([run for run in runs if run.values])
+    """Last test value of every client and run, and the gain over separate training where it was run.
+
+    Runs of several seeds that pair are drawn as one, their mean.
+    """
+    shown = alike([run for run in over_seeds(runs) if run.values])
     lead = leader(shown)
     if lead is None:
         return None
@@ -37,12 +41,14 @@ def values(runs: list[Run]) -> ReportFigure | None:
     gains = _differences(known.get(lead))
     everyone = _sorted(shown, gains or _goodness(lead))
     title = lead.metric.title
+    several = [len(run.seeds) for run in shown if run.seeds]
+    seeds = f"; where there are several seeds, the mean over {several[0]} seeds" if several else ""
     courses = list(filter(None, map(by_client, compared))) or [_extremes(lead)]
     return ReportFigure(
         name="clients",
         title="What each client gets" + (", and what it gains" if compared else ""),
-        caption=f"Test {title} of each client with the headline model of each run, {evaluated(*shown)}."
-        f"{GAINS if compared else ''} Sorted by {'gain' if gains else title} with {lead.label}, best on top.",
+        caption=f"Test {title} of each client with the headline model of each run, {evaluated(*shown)}"
+        f"{seeds}.{GAINS if compared else ''} Sorted by {'gain' if gains else title} with {lead.label}, best on top.",
         alt=f"Dot plot of test {title} for {len(everyone)} clients. {' '.join(courses)}",
         figure=_values_drawn(shown, lead, compared, everyone),
         rows=[row for run in shown for row in _rows(run, known.get(run))],

@@ -13,7 +13,7 @@ from pomona.results.figures.labels import Points, hidden, name_ends
 from pomona.results.figures.style import FRAME, INK
 from pomona.results.look import Look, looks
 from pomona.results.significance import Ranking
-from pomona.results.tables.client_tests import gains
+from pomona.results.tables.client_tests import gains, shared_seeds
 from pomona.results.wording import capital, slug
 
 FEWEST = 3
@@ -132,8 +132,9 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
         f"{row}: {sum(v < 0 for v in values)} of {len(values)} worse off than alone" for row, values in found.items()
     )
     caption = (
-        f"What each client gains in {metric.title} over Separate, both in the round best on validation, or in the last "
-        f"without a validation split; below zero a client is worse off than alone.{hidden(drawn)}"
+        f"What each client gains in {metric.title} over Separate{shared_seeds(made, scenario)}, both in the round best "
+        "on validation, or in the last without a validation split; below zero a client is worse off than alone."
+        f"{hidden(drawn)}"
     )
     title = f"Who benefits: {made.of(scenario)[0].column}"
     return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)

@@ -41,6 +41,15 @@ def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
     return {row: values for row, values in found.items() if values}
 
 
+def shared_seeds(made: Comparison, scenario: str) -> str:
+    """``, mean over 3 seeds``: of how many seeds the gains are the mean; empty of one."""
+    alone, others = made.at(scenario, ALONE), [e for e in made.of(scenario) if e.method != ALONE and e.cells]
+    counts = sorted({len(e.clients().keys() & alone.clients().keys()) for e in others} - {0}) if alone else []
+    if not counts or counts[-1] < 2:
+        return ""
+    return f", mean over {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
+
+
 def spread_table(made: Comparison) -> Table | None:
     """Worst client, 10th percentile, share that is worse than training alone."""
     rows = []

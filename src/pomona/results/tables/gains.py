@@ -6,17 +6,22 @@ from pomona.core.table import Table
 from pomona.record.paired_gain import Verdict
 from pomona.results.gain_presentation import Gained, by_client, gained_over, interval, signed
 from pomona.results.run_numbers import Run, baseline
+from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital, slug
+
+OVER_SEEDS = "Of several seeds it is the mean over seeds, paired by seed, and the intervals cover other seeds as well."
 
 
 def gain_tables(runs: list[Run]) -> list[Table]:
     """Gains over training alone: a table of runs, then a table of clients for each run."""
+    runs = over_seeds(runs)
     known = [found for found in gained_over(runs, baseline(runs, runs[0])) if found.over]
     return [_overall(known), *map(_by_client, known)] if known else []
 
 
 def _overall(known: list[Gained]) -> Table:
     metric, base = known[0].run.metric, known[0].base
+    several = any(found.run.seeds for found in known)
     return Table(
         "gains",
         "Does federation help?",
@@ -24,10 +29,11 @@ def _overall(known: list[Gained]) -> Table:
             f"What each run gains in {metric.title} over {base.label}, training alone, on average over clients. More "
             "than 0 is better. The intervals compare both models on the same test samples; where one holds 0, there is "
             "no difference that this data can show. Of clients a verdict is given for all at once, after Holm's "
-            "correction: it may be open where a client's own interval is not."
+            "correction: it may be open where a client's own interval is not." + (" " + OVER_SEEDS if several else "")
         ],
         [
             "Run",
+            *(["Seeds"] if several else []),
             f"Gain{' in percentage points' if metric.percent else ''}",
             "95 % interval",
             "On average",
@@ -38,6 +44,7 @@ def _overall(known: list[Gained]) -> Table:
         [
             [
                 found.run.label,
+                *([str(found.over.seeds)] if several else []),
                 signed(metric, found.over.value),
                 interval(metric, found.over),
                 found.over.verdict,
@@ -46,7 +53,7 @@ def _overall(known: list[Gained]) -> Table:
             for found in known
             if found.over
         ],
-        words={0, 3},
+        words={0, 4 if several else 3},
     )
 
 

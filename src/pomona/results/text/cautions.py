@@ -13,6 +13,7 @@ from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
 from pomona.results.gain_presentation import gained, named
 from pomona.results.run_numbers import ALONE, Run, baseline, comparable, finished, leader
+from pomona.results.seeds import over_seeds, unpaired
 from pomona.results.text.course import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
 
@@ -47,8 +48,8 @@ def cautions(runs: list[Run]) -> list[str]:
         for check in (_short, _diverging, _undefined, _constant, _threshold, _unmoved, _climbing, _overtrained)
         for sentence in _merged([note for run in runs for note in check(run)])
     ]
-    of_all = (_alone, _moments, _closest, _events, _picked, _losses, _seeds, _best_on_test)
-    together = [note for check in of_all for note in check(runs)]
+    of_all, compared = (_alone, _moments, _closest, _events, _picked, _losses, _best_on_test), over_seeds(runs)
+    together = [*_seeds(runs), *(note for check in of_all for note in check(compared))]
     return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in dict.fromkeys(each + together)]
 
 
@@ -233,6 +234,8 @@ def _losses(runs: list[Run]) -> Iterator[str]:
 
 
 def _seeds(runs: list[Run]) -> Iterator[str]:
+    if why := unpaired(runs):
+        yield why
     if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
         yield (
             "All runs use one seed, so the intervals know of other test samples but not of other starts or partitions: "

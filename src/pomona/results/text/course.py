@@ -36,8 +36,11 @@ def still_rising(run: Run) -> str:
 def worse_since(run: Run) -> int | None:
     """The round since which a run has got worse on validation; None where it has not, or where that round is compared.
 
-    That is its best round there, where the curve falls from it on by more than twice its scatter.
+    That is its best round there, where the curve falls from it on by more than twice its scatter; of several seeds the
+    first such round.
     """
+    if run.seeds:
+        return min((since for one in run.seeds if (since := worse_since(one)) is not None), default=None)
     known = [(number, v) for number, v in _validation(run) if number > 0]
     if not known or run.kept is None:
         return None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pomona.results.gain_presentation import evidence, gained_over, measured, named
 from pomona.results.run_numbers import Run, baseline
+from pomona.results.seeds import over_seeds
 from pomona.results.wording import counted, listing
 
 
@@ -13,7 +14,7 @@ def rests_on(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         if text := _mean(run):
             alike.setdefault(text, []).append(run.label)
-    known = [run for run in runs if run.mean is not None]
+    known = [run for run in over_seeds(runs) if run.mean is not None]
     base = baseline(known, known[0]) if known else None
     return [
         *(f"{listing(labels)}: {text}" for text, labels in alike.items()),

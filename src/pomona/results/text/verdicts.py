@@ -10,6 +10,7 @@ from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.gain_presentation import Gained, by_client, evidence, gained, interval, measured, signed
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
+from pomona.results.seeds import over_seeds
 from pomona.results.text.course import REMEDY, worse_since
 from pomona.results.wording import capital, listing
 
@@ -18,7 +19,8 @@ LEVEL = "no difference that this data can show"
 
 def verdicts(runs: list[Run]) -> list[str]:
     """The sentences, with every number named."""
-    sentences = _one(runs[0]) if len(runs) == 1 else _several(runs)
+    compared = over_seeds(runs)
+    sentences = _one(compared[0]) if len(compared) == 1 else _several(compared)
     return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in sentences]
 
 
@@ -77,9 +79,13 @@ def _counted(found: Gained) -> list[int]:
 
 def _level(run: Run) -> str:
     return (
-        f"{run.label} has the best {run.metric.title}, {run.metric.text(run.mean)} on average over clients "
-        f"{run.moment}."
+        f"{run.label} has the best {run.metric.title}, {run.metric.text(run.mean)} on average over clients"
+        f"{_seeds(run)} {run.moment}."
     )
+
+
+def _seeds(run: Run) -> str:
+    return f", over {len(run.seeds)} seeds" if run.seeds else ""
 
 
 def _helps(found: Gained, tried: int) -> str:
@@ -88,12 +94,12 @@ def _helps(found: Gained, tried: int) -> str:
     Nothing follows where the run behind had been better before the round that is compared.
     """
     run, base, metric = found.run, found.base, found.run.metric
-    best = f"{run.label}, the best of {tried} runs," if tried > 1 else run.label
+    best = f"{run.label}, the best of {tried} {'candidates' if run.seeds else 'runs'}," if tried > 1 else run.label
     counted, of = _counted(found), len(run.values)
     mine, its = (
         mean_of_known([one.values[client] for client in counted]) if counted else one.mean for one in (run, base)
     )
-    over = "on average over " + (f"{len(counted)} of {of} clients" if len(counted) < of else "clients")
+    over = "on average over " + (f"{len(counted)} of {of} clients" if len(counted) < of else "clients") + _seeds(run)
     levels = f"{metric.text(mine)} against {metric.text(its)}"
     if found.over is None:
         return (

@@ -19,9 +19,10 @@ from pomona.results.figures.confusion import DRAWN, class_names, pooled_confusio
 from pomona.results.figures.curves import MEGABYTE, penalty, place
 from pomona.results.figures.diagnostics import ASIDE
 from pomona.results.figures.series import Series, order, recorded
-from pomona.results.gain_presentation import gained
+from pomona.results.gain_presentation import Gained, gained
 from pomona.results.look import MARKERS, Look
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, records, views
+from pomona.results.seeds import over_seeds
 from pomona.results.tables.outcomes import pooled_outcomes
 from pomona.results.wording import slug
 
@@ -83,7 +84,7 @@ def payload(runs: list[Run], live: LiveProgress | None) -> Json:
 
 def _run(run: Run, runs: list[Run]) -> Json:
     result, n = run.result, clients(run)
-    base = baseline(runs, run)
+    whole, found = _gained(run, runs)
     return {
         "label": run.label,
         "key": slug(run.label),
@@ -91,8 +92,10 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "place": place(run),
         "minimised": run.loss,
         "metric": _metric(run.metric),
-        "base": None if base is None or base is run else runs.index(base),
-        "gains": [] if base is None or base is run else _gains(run, base),
+        "compared": whole.label + (f", mean over {len(whole.seeds)} seeds" if whole.seeds else ""),
+        "first": runs.index((*whole.seeds, run)[0]),
+        "base": runs.index((*found.base.seeds, found.base)[0]) if found else None,
+        "gains": _gains(found) if found else [],
         "clients": client_names(result, n),
         "groups": _groups(result, n),
         "planned": run.setting("rounds"),
@@ -133,13 +136,27 @@ def _metric(metric: Metric) -> Json:
     }
 
 
-def _gains(run: Run, base: Run) -> list[Json]:
-    """Gain of each client over training alone, with its own interval and the joint verdict; empty if unknown."""
-    found, shown = gained(run, base), ("value", "low", "high", "pairs")
-    return [
-        {**{name: getattr(gain, name) for name in shown}, "verdict": verdict} if gain else {}
-        for gain, verdict in zip(found.clients, found.verdicts, strict=True)
-    ]
+def _gained(run: Run, runs: list[Run]) -> tuple[Run, Gained | None]:
+    """The run that a page compares, of several seeds their mean; and its gain over training alone where it is shown.
+
+    That of several seeds is shown once, with the first of them.
+    """
+    compared = over_seeds(runs)
+    whole = next((one for one in compared if run in one.seeds), run)
+    base = baseline(compared, whole)
+    return whole, gained(whole, base) if base and base is not whole and run is (*whole.seeds, run)[0] else None
+
+
+def _gains(found: Gained) -> list[Json]:
+    """Gain of each client over training alone, with its own interval and the joint verdict where they are known."""
+    known, shown = dict(enumerate(zip(found.clients, found.verdicts, strict=True))), ("value", "low", "high", "pairs")
+    gains: list[Json] = [{} for _ in range(1 + max([*known, *found.differences], default=-1))]
+    for client, difference in found.differences.items():
+        gains[client] = {"value": difference}
+    for client, (gain, verdict) in known.items():
+        if gain:
+            gains[client] = {**{name: getattr(gain, name) for name in shown}, "verdict": verdict}
+    return gains
 
 
 def clients(run: Run) -> int:

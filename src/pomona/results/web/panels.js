@@ -102,9 +102,9 @@ const PANELS = [
   },
   {
     id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", file: "clients", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
-    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it would have done better alone. Whiskers are 95 % intervals on the same test samples; a hollow bar or dot is a gain that this data cannot tell from none. Sorted by the chosen method.`,
-    key: () => clientsKey(gaining()),
-    draw: host => perClient(host, gaining(), { axis: "gain over Separate", ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords }),
+    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it would have done better alone. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that this data cannot tell from none. Sorted by the chosen method.`,
+    key: () => clientsKey(gaining().map(run => ({ ...run, label: run.compared }))),
+    draw: host => perClient(host, gaining(), { axis: "gain over Separate", ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords, name: run => run.compared }),
   },
   {
     id: "spread", section: "outcome", half: true, title: "How evenly the clients fare", file: "spread", has: () => DATA.runs.some(run => known(outcomes(run)).length > 1),
@@ -178,9 +178,8 @@ function bare(host, text) { host.replaceChildren(html("p", { class: "note" }, te
 
 /* A client's gain over training alone, scaled; with its interval where the records hold both models' answers. */
 function gainBar(run, i) {
-  const sign = run.metric.higher ? 1 : -1, gain = run.gains[i], end = value => value === null ? NaN : scaled(run.metric, value);
-  if (gain?.pairs) return { value: scaled(run.metric, gain.value), low: end(gain.low), high: end(gain.high), hollow: !["better", "worse"].includes(gain.verdict) };
-  return { value: sign * (outcomes(run)[i] - (outcomes(DATA.runs[run.base])[i] ?? NaN)) };
+  const gain = run.gains[i], end = value => (value ?? null) === null ? NaN : scaled(run.metric, value);
+  return { value: end(gain?.value), low: end(gain?.low), high: end(gain?.high), hollow: Boolean(gain?.pairs) && !["better", "worse"].includes(gain.verdict) };
 }
 function gainWords(run, i) {
   const gain = run.gains[i], bar = gainBar(run, i);
@@ -197,16 +196,16 @@ function clientsKey(runs) {
   return runs.length ? legend(runs.map(run => ({ name: run.label, ...ink(run), dot: dots, bar: !dots }))) : null;
 }
 
-function perClient(host, runs, { axis, ends: [from, to], best, bar, sign, more }) {
+function perClient(host, runs, { axis, ends: [from, to], best, bar, sign, more, name = run => run.label }) {
   const all = runs.map(run => span(outcomes(run).length).map(i => bar(run, i))), n = Math.max(0, ...all.map(v => v.length));
   if (!n) return bare(host, "Nothing was evaluated.");
   host.querySelector("p")?.remove();
-  const first = Math.max(0, runs.indexOf(runNow())), rank = i => best * (all[first][i]?.value ?? NaN);
+  const first = Math.max(0, runs.indexOf(runs.includes(runNow()) ? runNow() : DATA.runs[runNow().first])), rank = i => best * (all[first][i]?.value ?? NaN);
   const worth = i => (Number.isFinite(rank(i)) ? rank(i) : -Infinity);
   const sequence = span(n).filter(i => all.some(v => Number.isFinite(v[i]?.value))).sort((i, j) => (worth(j) > worth(i)) - (worth(j) < worth(i)) || i - j);
   const names = runs[first].clients;
   clientBars(host, {
-    label: `${axis} by client`, axis, from, to, runs: runs.map(run => ({ ...run, ...ink(run) })), chosen: sequence.indexOf(choice.client), pick: r => setClient(sequence[r]),
+    label: `${axis} by client`, axis, from, to, runs: runs.map(run => ({ ...run, ...ink(run), label: name(run) })), chosen: sequence.indexOf(choice.client), pick: r => setClient(sequence[r]),
     rows: sequence.map(i => ({ name: names[i] ?? `client ${i}`, bars: all.map((v, k) => ({ ...v[i], more: more(runs[k], i) })) })),
     text: (one, k) => (Number.isFinite(one.value) ? `${one.value > 0 ? sign : ""}${plain(runs[k].metric, one.value)}${one.more}` : NOTHING),
   });

@@ -24,6 +24,7 @@ from pomona.results.figures.style import drawing
 from pomona.results.gain_presentation import gained, of_fewer
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
 from pomona.results.run_numbers import runs as prepare
+from pomona.results.seeds import over_seeds
 from pomona.results.summary_table import distinct, table
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
@@ -199,8 +200,9 @@ def bounded(table: Table) -> Table:
 
 def fewer(runs: list[Run]) -> str:
     """That the verdict is over fewer clients than the means in the summary; empty where it is not."""
-    best = contender([run for run in runs if run.mean is not None])
-    base = baseline(runs, best) if best else None
+    compared = over_seeds(runs)
+    best = contender([run for run in compared if run.mean is not None])
+    base = baseline(compared, best) if best else None
     return of_fewer(gained(best, base)) if best and base and best is not base else ""
 
 

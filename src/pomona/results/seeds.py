@@ -1,0 +1,128 @@
+"""Runs of several seeds as one, where training alone has the same seeds: a page compares the means over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from pomona.core.toml import flat
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.rows import Evaluation
+from pomona.results.run_numbers import Run, baseline, finished, label
+from pomona.results.wording import listing
+
+Group = list[Run]
+"""Runs that differ in their seed alone, by seed."""
+
+
+def over_seeds(runs: Sequence[Run]) -> list[Run]:
+    """The runs that a page compares: those of several seeds as one where training alone has the same seeds.
+
+    Two runs pair by seed if they share the scenario; seeds count together if all of them answer the same test samples.
+    Without training alone the first method of several seeds stands for it. What does not pair stays as it is.
+    """
+    return list(_compared(tuple(runs))[0])
+
+
+def unpaired(runs: Sequence[Run]) -> str:
+    """Why runs of several seeds are not compared over their seeds; empty where there is nothing to say."""
+    return _compared(tuple(runs))[1]
+
+
+def seed_of(run: Run) -> int:
+    """A run's seed; of several the first."""
+    return int(run.setting("seed") or 0)
+
+
+@lru_cache(maxsize=2)
+def _compared(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], str]:
+    groups = _groups(runs)
+    base = baseline(list(runs), runs[0]) if runs else None
+    several = (group for group in groups if len(_seeds(group)) > 1)
+    lead = next((group for group in groups if base in group), None) or next(several, [])
+    paired = [group for group in groups if _pair(group, lead)]
+    if len(paired) < 2:
+        return runs, _why(groups, lead) if lead else ""
+    rest = [[run] for run in runs if not any(run in group for group in paired)]
+    parts = sorted([*paired, *rest], key=lambda part: min(map(runs.index, part)))
+    firsts = [part[0].result for part in parts]
+    found = (_mean(part, label(part[0].result, firsts)) if part in paired else part[0] for part in parts)
+    return tuple(found), _why([group for group in groups if group not in paired], lead)
+
+
+def _groups(runs: Sequence[Run]) -> list[Group]:
+    """Finished runs that share metric and settings but for the seed."""
+    alike: dict[str, Group] = {}
+    for run in runs:
+        if finished(run.result):
+            settings = sorted((k, repr(v)) for k, v in flat(run.result.config).items() if k != "seed")
+            alike.setdefault(repr((run.metric.name, settings)), []).append(run)
+    return [sorted(group, key=seed_of) for group in alike.values()]
+
+
+def _seeds(group: Group) -> list[int]:
+    return sorted(set(map(seed_of, group)))
+
+
+def _pair(group: Group, lead: Group) -> bool:
+    """Whether a group has the lead's seeds, several and each once, with the same test samples in all of them."""
+    seeds = [*map(seed_of, group)]
+    return (
+        1 < len(_seeds(group)) == len(seeds)
+        and seeds == [*map(seed_of, lead)]
+        and group[0].metric == lead[0].metric
+        and all(one.scenario == other.scenario for one, other in zip(group, lead, strict=True))
+        and len({*map(_test_samples, group)}) == 1
+    )
+
+
+def _test_samples(run: Run) -> tuple[object, ...]:
+    """Equal for two runs with the same test samples: the data, and each client's test rows of it."""
+    about = run.result.about
+    data, partition = run.scenario
+    return (data, *(about.get("test_rows") or [partition]), *((about.get("sizes") or {}).get("test") or ()))
+
+
+def _why(apart: Sequence[Group], lead: Group) -> str:
+    """One line on groups that do not pair with the lead, though one of both has several seeds."""
+    others = [
+        group
+        for group in apart
+        if group is not lead and group[0].metric == lead[0].metric and max(len(_seeds(group)), len(_seeds(lead))) > 1
+    ]
+    if other := [group for group in others if _seeds(group) != _seeds(lead)]:
+        named = listing([f"{group[0].result.presentation.title} ({_listed(group)})" for group in other])
+        return (
+            f"Gains of {named} are of single runs, not over seeds: {lead[0].result.presentation.title} has "
+            f"{_listed(lead)}; run all methods with the same seeds."
+        )
+    if any(len({*map(_test_samples, group)}) > 1 for group in others):
+        return (
+            "Gains are of single runs, not over seeds, as each seed has other test samples: give all seeds one "
+            "partition (“pomona data show --save”, then partition.name = file)."
+        )
+    return ""
+
+
+def _listed(group: Group) -> str:
+    """``seeds 0, 1 and 2``."""
+    seeds = _seeds(group)
+    return f"seed{'s' if len(seeds) > 1 else ''} {listing([*map(str, seeds)])}"
+
+
+def _mean(group: Group, name: str) -> Run:
+    """A run that stands for several seeds: their mean value of each client, and the closing records of all."""
+    first, kept = group[0].result, [run.kept for run in group if run.kept]
+    mean = [_averaged(kept)] if len(kept) == len(group) else []
+    final = [record for run in group for record in run.result.final]
+    return Run(replace(first, evaluations=mean, final=final), name, group[0].look, tuple(group))
+
+
+def _averaged(each: Sequence[Evaluation]) -> Evaluation:
+    """The mean of evaluations of one model in several runs; None for a client where one of them has no value."""
+    last = max(each, key=lambda one: one.round)
+
+    def mean(name: str) -> tuple[float | None, ...]:
+        lines = (one.by_client(getattr(one, name), last.clients) for one in each)
+        return tuple(None if None in line else mean_of_known(line) for line in zip(*lines, strict=True))
+
+    return replace(last, loss=mean("loss"), accuracy=mean("accuracy"), value=mean("value"), interval=())
