@@ -247,3 +247,25 @@ def test_two_arrays_of_one_name_are_refused(tmp_path):
         archive.writestr("x.npy", archive.read("x.npy"))
     with pytest.raises(DataError, match="two arrays named 'x'"):
         read(DataSettings(name="npz", path=tmp_path / "own.npz"))
+
+
+def test_arrays_that_share_bytes_are_refused(tmp_path):
+    """Ten thousand names of one long array unpack to ten thousand times the file."""
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.arange(6), y=np.arange(6))
+    with zipfile.ZipFile(path) as archive:
+        y = archive.getinfo("y.npy")
+    raw = path.read_bytes()
+    place = raw.rindex(y.header_offset.to_bytes(4, "little") + b"y.npy")
+    path.write_bytes(raw[:place] + bytes(4) + raw[place + 4 :])
+    with pytest.raises(DataError, match="arrays that share bytes"):
+        npz.names(path)
+
+
+def test_an_array_that_is_encrypted_is_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.arange(6))
+    known = npz.index(path)
+    known["x"].flag_bits |= 1
+    with pytest.raises(DataError, match="encrypted"):
+        npz.stored(path, "x", known)

@@ -1,12 +1,22 @@
 """Pages of many clients and classes: a bounded number of rows and marks, and the names of the files with the rest."""
 
 import re
+import sys
+import zipfile
+from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 from report_results import result
 
 from pomona.core.table import Table
+from pomona.record import predictions
+from pomona.results import table
+from pomona.results.figures import series
 from pomona.results.run_numbers import runs
 from pomona.results.tables.outcomes import MOST_ROWS
+from pomona.results.text.evidence import rests_on
+from pomona.results.web import page_data
 from pomona.results.web.page_data import left_out, payload
 from pomona.results.web.report_page import bounded, client_tables, page
 
@@ -60,3 +70,65 @@ def test_what_can_be_drawn_is_drawn():
     assert len(data["partitions"]) == 1
     assert len(data["runs"][0]["confusion"]["counts"]) == 200
     assert left_out(made) == []
+
+
+def lines_run(work) -> Counter[tuple[str, int]]:
+    """How often each line of the package runs, an iteration of a comprehension counting as one."""
+    counted: Counter[tuple[str, int]] = Counter()
+
+    def line(frame, event, _):
+        if event == "line":
+            counted[frame.f_code.co_filename, frame.f_lineno] += 1
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: line if "/pomona/" in frame.f_code.co_filename else None)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return counted
+
+
+def test_work_is_linear_in_the_number_of_clients():
+    def work(n):
+        # Fewer clients than rows of a table, beyond which a quadratic part might be left out as well.
+        made = [result(method, n=n, rounds=1, classes=2) for method in ("separate", "fedavg")]
+        return lines_run(lambda: (page(runs(made)), rests_on(runs(made)), table(made)))
+
+    work(2)  # what is made once a process
+    few, many = work(40), work(80)
+    # A line that runs once for each pair runs four times as often with twice as many clients, others twice.
+    assert max(few.values()) > 40
+    assert [at for at, times in many.items() if times > 3 * few[at] and times > 80 * 80 / 4] == []
+
+
+def test_the_directory_of_an_archive_of_answers_is_read_once(tmp_path, monkeypatch):
+    made = result("fedavg", n=6, rounds=1, classes=2)
+    predictions.save(tmp_path, made.answers, {0: np.arange(len(made.answers[0][1]))})
+    read = []
+    monkeypatch.setattr(
+        zipfile.ZipFile, "_RealGetContents", lambda *a, of=zipfile.ZipFile._RealGetContents: (read.append(1), of(*a))
+    )
+    kept = replace(made, answers={}, folder=tmp_path)
+    for client, (outputs, targets) in made.answers.items():
+        found = kept.predictions(client)
+        assert np.array_equal(found[0], outputs)
+        assert np.array_equal(found[1], targets)
+    assert kept.groups(0).tolist() == list(range(len(made.answers[0][1])))
+    assert (kept.groups(1), kept.predictions(6)) == (None, None)
+    assert len(read) == 1
+
+
+def test_a_matrix_of_more_clients_than_are_drawn_is_named(monkeypatch):
+    made = runs([result("apple", n=5, rounds=2, classes=2)])
+    assert "dr" in {one["name"] for one in payload(made, None)["runs"][0]["learned"]}
+    assert left_out(made) == []
+    for module in (series, page_data):
+        monkeypatch.setattr(module, "MATRIX", 4)
+        monkeypatch.setattr(module, "order", None)  # is not sorted
+    assert payload(made, None)["runs"][0]["learned"] == []
+    (line,) = left_out(made)
+    assert "5 clients" in line
+    assert "more than 4" in line
+    assert "is not drawn of more than 4; events.jsonl" in page(made)

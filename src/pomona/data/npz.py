@@ -1,14 +1,17 @@
 """NumPy archives, member by member and without pickle; own data as x and y in one of them."""
 
+import struct
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from io import SEEK_CUR
+from itertools import pairwise
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -25,36 +28,47 @@ from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.settings import DataSettings
 
 Pair = tuple[StoredArray, StoredArray]
+Index = Mapping[str, zipfile.ZipInfo]
 _TRAINING = (("x", "y"), ("x_train", "y_train"))
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-def names(path: Path) -> tuple[str, ...]:
-    """The names of the arrays in an archive. Raises DataError if it is none, or a name comes twice."""
+def index(path: Path) -> Index:
+    """The arrays of an archive by name, and where each lies: read once, however many are then asked for.
+
+    Raises DataError if it is no archive, a name comes twice, or two arrays share bytes.
+    """
     with reading(path), opened(file(path)) as raw, zipfile.ZipFile(raw) as archive:
-        found = Counter(name.removesuffix(".npy") for name in archive.namelist())
+        members = archive.infolist()
+    found = Counter(info.filename.removesuffix(".npy") for info in members)
     twice = next((name for name, times in found.items() if times > 1), None)
     if twice is not None:
         raise DataError(f"{path} has two arrays named {plain(twice, 80)!r}; write it again")
-    return tuple(found)
+    places = sorted((info.header_offset, info.compress_size) for info in members)
+    if any(start + size > following for (start, size), (following, _) in pairwise(places)):
+        raise DataError(f"{path} has arrays that share bytes; write it again")
+    return {info.filename.removesuffix(".npy"): info for info in members}
 
 
-def stored(path: Path, name: str) -> StoredArray:
-    """An array of an archive, by its header.
+def names(path: Path) -> tuple[str, ...]:
+    """The names of the arrays in an archive. Raises as ``index``."""
+    return tuple(index(path))
+
+
+def stored(path: Path, name: str, known: Index | None = None) -> StoredArray:
+    """An array of an archive, by its header; ``known``: its index, where somebody holds it.
 
     Raises:
-        DataError: no such array, Python objects, or a header that does not fit the bytes behind it.
+        DataError: no such array, Python objects, or a header that does not fit the bytes behind it; or as ``index``.
     """
-    known = names(path)
+    known = index(path) if known is None else known
     if name not in known:
         raise DataError(f"{path} has no array {name!r} (it has {', '.join(known) or 'none'}); store one by that name")
-    where = f"{path}, array {name}"
-    with reading(where), opened(path) as raw, zipfile.ZipFile(raw) as archive:
-        info = archive.getinfo(f"{name}.npy" if f"{name}.npy" in archive.namelist() else name)
-        with archive.open(info) as stream:
-            shape, fortran, dtype = _header(stream, where)
-            skip = stream.tell()
-    array = StoredArray(where, shape, dtype, partial(_body, path, info.filename, skip), fortran)
+    where, info = f"{path}, array {name}", known[name]
+    with _member(path, info, where) as stream:
+        shape, fortran, dtype = _header(stream, where)
+        skip = stream.tell()
+    array = StoredArray(where, shape, dtype, partial(_body, path, info, skip), fortran)
     room = info.file_size - skip
     if array.size != room:
         raise DataError(f"{where} promises {array.size} bytes but has {room}; write it again")
@@ -76,9 +90,21 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
 
 
 @contextmanager
-def _body(path: Path, member: str, skip: int) -> Iterator[IO[bytes]]:
-    where = f"{path}, array {member}"
-    with reading(where), opened(path) as raw, zipfile.ZipFile(raw) as archive, archive.open(member) as stream:
+def _member(path: Path, info: zipfile.ZipInfo, where: str) -> Iterator[IO[bytes]]:
+    """A member from its first byte, without the archive's directory: with thousands of members that takes longer."""
+    with reading(where), opened(path) as raw:
+        raw.seek(info.header_offset)
+        magic, name, extra = struct.unpack("<4s22x2H", raw.read(30))
+        if magic != b"PK\x03\x04" or info.flag_bits & 1:
+            raise zipfile.BadZipFile("no member of an archive starts there, or it is encrypted")
+        raw.seek(name + extra, SEEK_CUR)
+        with zipfile.ZipExtFile(raw, "r", info) as stream:
+            yield cast("IO[bytes]", stream)
+
+
+@contextmanager
+def _body(path: Path, info: zipfile.ZipInfo, skip: int) -> Iterator[IO[bytes]]:
+    with _member(path, info, f"{path}, array {info.filename}") as stream:
         stream.read(skip)
         yield stream
 

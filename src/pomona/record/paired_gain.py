@@ -137,8 +137,9 @@ def _gain(known: Sequence[Evidence], places: Sequence[int] = (0,), undefined: Se
     """The mean gain of some clients, by their numbers, and of whom it is not."""
     found = mean_difference(known)
     low, high = found.interval or (None, None)
+    counted = set(found.kept)
     kept = [known[i] for i in found.kept]
-    few = [LeftOut(places[i], one.rows, one.events) for i, one in enumerate(known) if i not in found.kept]
+    few = [LeftOut(places[i], one.rows, one.events) for i, one in enumerate(known) if i not in counted]
     return Gain(
         found.value,
         low,

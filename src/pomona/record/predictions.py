@@ -12,6 +12,7 @@ can be judged sample by sample.
 
 import io
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,38 +35,52 @@ def save(folder: Path, answers: Mapping[int, Answers], groups: Mapping[int, NDAr
     publish(folder, [packed.getvalue()], lambda _: PREDICTIONS)
 
 
-def read(folder: Path, client: int) -> Answers | None:
-    """A client's answers; None where a record has none. Raises DataError for a file that is damaged."""
-    from pomona.data import npz  # late: it brings readers of pictures along
-
-    path = folder / PREDICTIONS
-    if not path.exists() or f"{_PARTS[0]}-{client}" not in npz.names(path):
-        return None
-    outputs, targets = (npz.stored(path, f"{part}-{client}").load() for part in _PARTS)
-    if (
-        outputs.ndim != 2
-        or outputs.dtype != np.float32
-        or len(outputs) != len(targets)
-        or targets.dtype.kind not in "if"
-    ):
-        raise DataError(f"{path} has no answers of client {client} that fit their targets; run the federation again")
-    return outputs, targets
-
-
-def read_groups(folder: Path, client: int) -> NDArray[np.int64] | None:
-    """(n,) int64 the group of each of a client's test rows; None where the record has none.
-
-    Raises DataError for a file that is damaged.
+class Kept:
+    """The answers that a record's folder keeps. Their places are looked up once: looking for each client's in turn
+    took the square of the number of clients.
     """
-    from pomona.data import npz
 
-    path = folder / PREDICTIONS
-    if not path.exists() or f"groups-{client}" not in npz.names(path):
-        return None
-    groups = npz.stored(path, f"groups-{client}").load()
-    if groups.dtype != np.int64 or groups.ndim != 1:
-        raise DataError(f"{path} has no groups of client {client} that are numbers; run the federation again")
-    return groups
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / PREDICTIONS
+
+    @cached_property
+    def _index(self) -> Mapping[str, Any]:
+        from pomona.data import npz  # late: it brings readers of pictures along
+
+        return npz.index(self._path) if self._path.exists() else {}
+
+    def _array(self, part: str, client: int) -> NDArray[Any]:
+        from pomona.data import npz
+
+        return npz.stored(self._path, f"{part}-{client}", self._index).load()
+
+    def answers(self, client: int) -> Answers | None:
+        """A client's answers; None where the record has none. Raises DataError for a file that is damaged."""
+        if f"{_PARTS[0]}-{client}" not in self._index:
+            return None
+        outputs, targets = (self._array(part, client) for part in _PARTS)
+        if (
+            outputs.ndim != 2
+            or outputs.dtype != np.float32
+            or len(outputs) != len(targets)
+            or targets.dtype.kind not in "if"
+        ):
+            raise DataError(
+                f"{self._path} has no answers of client {client} that fit their targets; run the federation again"
+            )
+        return outputs, targets
+
+    def groups(self, client: int) -> NDArray[np.int64] | None:
+        """(n,) int64 the group of each of a client's test rows; None where the record has none.
+
+        Raises DataError for a file that is damaged.
+        """
+        if f"groups-{client}" not in self._index:
+            return None
+        groups = self._array("groups", client)
+        if groups.dtype != np.int64 or groups.ndim != 1:
+            raise DataError(f"{self._path} has no groups of client {client} that are numbers; run the federation again")
+        return groups
 
 
 _PARTS = ("outputs", "targets")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from pomona.core.bounds import plain
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric, is_own, metric_named
 from pomona.record import notebook
 from pomona.record.model_folder import ModelFolder
-from pomona.record.predictions import Answers, read, read_groups
+from pomona.record.predictions import Answers, Kept
 from pomona.record.presentation import Presentation
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.views import client_rows
@@ -117,6 +118,10 @@ class Result:
         """All evaluations of one kind, by round."""
         return sorted((e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round)
 
+    @cached_property
+    def _kept(self) -> Kept | None:
+        return Kept(self.folder) if self.folder else None
+
     def predictions(self, client: int) -> Answers | None:
         """Outputs of a client's judged model on its test samples after the last round, and the targets.
 
@@ -130,14 +135,14 @@ class Result:
             DataError: the file is damaged.
         """
         known = self.answers.get(client)
-        return read(self.folder, client) if known is None and self.folder else known
+        return self._kept.answers(client) if known is None and self._kept else known
 
     def groups(self, client: int) -> NDArray[np.int64] | None:
         """(n,) int64 which test samples of a client belong together (rows of one patient have one number); None if
         the data do not say. Raises DataError for a damaged file.
         """
         known = self.test_groups.get(client)
-        return read_groups(self.folder, client) if known is None and self.folder else known
+        return self._kept.groups(client) if known is None and self._kept else known
 
     def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
         """A quantity of the method's ``info`` over the rounds, e.g. ``matrices("dr")``: (round, (n, N)) pairs."""

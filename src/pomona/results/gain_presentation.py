@@ -40,7 +40,7 @@ class Gained:
         """The clients of which this much can be said, all at once."""
         return [i for i, verdict in enumerate(self.verdicts) if verdict == what]
 
-    @property
+    @cached_property
     def differences(self) -> dict[int, float]:
         """Client -> its gain, with or without an interval."""
         metric, floor = self.run.metric, self.base.values

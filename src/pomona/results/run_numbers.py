@@ -111,7 +111,7 @@ class Run:
         """Metric of the run."""
         return self.result.metric
 
-    @property
+    @cached_property
     def values(self) -> dict[int, float]:
         """Client -> the metric of the headline model on its test split, after the round of ``kept``."""
         kept = self.kept
@@ -128,7 +128,7 @@ class Run:
         """The name of the loss that training minimises; empty where the record does not say."""
         return str(self.setting("model.loss") or "")
 
-    @property
+    @cached_property
     def constant(self) -> dict[int, float]:
         """Client -> the metric of one answer for every sample, the best by the client's own training labels.
 
@@ -158,7 +158,8 @@ class Run:
 
     def client(self, number: int) -> str:
         """A client's name."""
-        return client_names(self.result, number + 1)[number]
+        names = self.result.about.get("clients") or ()
+        return str(names[number]) if number < len(names) else f"client {number}"
 
     @property
     def scenario(self) -> tuple[Any, Any]:

@@ -65,7 +65,8 @@ def bubbles(runs: list[Run]) -> ReportFigure | None:
     colours: Any = "#0072b2"
     if labels.groups:
         palette = client_colours(len(set(labels.groups)))
-        colours = [palette[sorted(set(labels.groups)).index(labels.groups[client])] for client in i]
+        by_group = dict(zip(sorted(set(labels.groups)), palette, strict=True))
+        colours = [by_group[labels.groups[client]] for client in i]
     ax.scatter(i, k, s=counts * area, c=colours, alpha=0.8, linewidths=0, rasterized=len(counts) > 1500)
     for reference in sorted({int(counts.max()), int(max(1, counts.max() // 4))}):
         ax.scatter([], [], s=reference * area, color=FRAME, linewidths=0, label=f"{reference:,}")

@@ -1,6 +1,6 @@
 """A run's ``info`` over the rounds, and an order that puts similar clients together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.record.presentation import Quantity
+from pomona.record.rows import RoundRow
 from pomona.results.figures.style import shorten
 from pomona.results.run_numbers import Run
 
 Values = NDArray[np.float64]
 
+MATRIX = 500
+"""Clients of a matrix clients by clients, beyond which it is left out: to sort it takes the square of their number."""
 ROUNDS = 200
 """At most so many rounds are drawn; more would be finer than the paper."""
 
@@ -85,9 +88,30 @@ class Series:
         return Series(self.run, self.quantity, self.rounds[kept], self.values[kept])
 
 
+def too_large(run: Run) -> dict[str, int]:
+    """Names in ``info`` of what has a number for each pair of more than ``MATRIX`` clients, and how many they are."""
+    n = _clients(run, run.result.rounds)
+    wide = {
+        name: matrix.shape[1]
+        for row in run.result.rounds
+        for name, matrix in row.info.items()
+        if matrix.ndim == 2 and matrix.shape[1] > MATRIX
+    }
+    kinds = {name: run.result.presentation.quantity(name, columns, n).kind for name, columns in wide.items()}
+    return {name: columns for name, columns in wide.items() if kinds[name] == "matrix"}
+
+
+def _clients(run: Run, rows: Iterable[RoundRow]) -> int:
+    return max(len(run.result.about.get("clients") or ()), *(1 + max(row.cohort, default=-1) for row in rows), 0)
+
+
 def recorded(run: Run) -> dict[str, Series]:
-    """Name in ``info`` -> its series, for every name that holds a number or a row of numbers a client."""
-    names = dict.fromkeys(name for row in run.result.rounds for name in row.info)
+    """Name in ``info`` -> its series, for every name that holds a number or a row of numbers a client.
+
+    Those that are ``too_large`` are left out: neither drawn, nor ordered, nor spoken of.
+    """
+    large = too_large(run)
+    names = dict.fromkeys(name for row in run.result.rounds for name in row.info if name not in large)
     return {name: series for name in names if (series := _series(run, name))}
 
 
@@ -97,7 +121,7 @@ def _series(run: Run, name: str) -> Series | None:
         m.ndim not in (1, 2) or len(m) != len(r.cohort) for r, m in rows
     ):
         return None
-    n = max(len(run.result.about.get("clients") or ()), *(1 + max(row.cohort) for row, _ in rows))
+    n = _clients(run, [row for row, _ in rows])
     current = np.full((n, rows[0][1][0].size), np.nan)
     values = np.empty((len(rows), *current.shape))
     for t, (row, matrix) in enumerate(rows):

@@ -197,7 +197,7 @@ def _events(runs: list[Run]) -> Iterator[str]:
     run = next((run for run in runs if run.kept), None)
     if run is None or run.kept is None:
         return
-    small = [c for c, s in zip(run.kept.clients, run.kept.samples, strict=True) if 0 < s < FEW_SAMPLES]
+    small = {c: s for c, s in zip(run.kept.clients, run.kept.samples, strict=True) if 0 < s < FEW_SAMPLES}
     if small:
         yield (
             f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the intervals, not at the "

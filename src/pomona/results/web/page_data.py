@@ -18,7 +18,7 @@ from pomona.results.figures import clusters, partition, weight_learning
 from pomona.results.figures.confusion import DRAWN, class_names, pooled_confusion
 from pomona.results.figures.curves import MEGABYTE, penalty, place
 from pomona.results.figures.diagnostics import ASIDE
-from pomona.results.figures.series import Series, order, recorded
+from pomona.results.figures.series import MATRIX, Series, order, recorded, too_large
 from pomona.results.gain_presentation import Gained, gained
 from pomona.results.look import MARKERS, Look
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, records, views
@@ -169,8 +169,8 @@ def clients(run: Run) -> int:
 def _groups(result: Result, n: int) -> list[int]:
     """The hidden group of each client, numbered from 0 in their order; empty where unknown."""
     groups = list(result.about.get("groups") or ())
-    known = sorted(set(groups))
-    return [known.index(g) for g in groups] if len(groups) == n and len(known) > 1 else []
+    known = {group: k for k, group in enumerate(sorted(set(groups)))}
+    return [known[g] for g in groups] if len(groups) == n and len(known) > 1 else []
 
 
 def _rows(who: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]], n: int) -> NDArray[np.float64]:
@@ -208,6 +208,7 @@ def _quantity(series: Series) -> Json:
     few = kept.astype(np.int64)
     seen = series.seen
     near = order(values[-1][np.ix_(seen, seen)]) if what.kind == "matrix" else range(len(seen))
+    away = sorted({*range(series.n)} - {*seen})
     return {
         "name": what.name,
         "kind": what.kind,
@@ -220,7 +221,7 @@ def _quantity(series: Series) -> Json:
         "rounds": series.rounds[few].tolist(),
         "thinned": len(few) < len(values),
         "values": pack(values[few]),
-        "order": [seen[i] for i in near] + [i for i in range(series.n) if i not in seen],
+        "order": [seen[i] for i in near] + away,
     }
 
 
@@ -281,6 +282,11 @@ def left_out(runs: list[Run]) -> list[str]:
     """Sentences on what is too large to be drawn on the page, and the files that hold it."""
     lines = []
     for run in runs:
+        lines += [
+            f"{run.label}: “{name}”, which has a number for each pair of {n:,} clients, is not drawn of more than "
+            f"{MATRIX}; events.jsonl in the run's folder has it."
+            for name, n in too_large(run).items()
+        ]
         counts, held = pooled_confusion(run), partition.find([run])
         if counts is not None and len(counts) > DRAWN:
             lines.append(
