@@ -7,12 +7,10 @@ from zlib import compress, crc32
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import DataSettings, csv_columns, read
+from pomona.data import DataSettings, read
 
 N = 40
 
@@ -259,13 +257,3 @@ def test_what_is_no_plain_file_is_never_waited_for(tmp_path, monkeypatch, name, 
     label = {"label_column": 0} if name == "csv" else {}
     with pytest.raises(DataError, match=r"it is a|has no train\.csv"):
         read(DataSettings(name=name, path=path, **label))
-
-
-@given(
-    st.lists(
-        st.one_of(st.floats(width=32).map(repr), st.text(max_size=4), st.sampled_from(["1e39", "-1e39", "nan", " 2 "])),
-        min_size=1,
-    )
-)
-def test_cells_are_read_alike_one_by_one_and_in_a_row(cells):
-    np.testing.assert_array_equal(csv_columns.numbers(cells), [csv_columns.number(cell) for cell in cells])

@@ -82,9 +82,7 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
         raise DataError(f"{name} returned x {x.dtype} {x.shape}, y {y.dtype} {y.shape}; return arrays of numbers")
     y, classes = targets.from_arrays([(f"{name}: y", y)], settings.targets, settings.classes)
     if x.ndim == 2:
-        with np.errstate(over="ignore"):  # the check names the row
-            x = x.astype(np.float32)
         finite(x, f"{name}: x")
-        return Dataset(name, "table", x, y, classes, len(y))
+        return csv_table.in_single(Dataset(name, "table", x, y, classes, len(y)), settings)
     x = image_arrays.adopted(x, f"{name}: x")
     return Dataset(name, "image", x, y, classes, len(y), *image_arrays.usual(x))

@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from unicodedata import normalize
@@ -36,15 +35,6 @@ def number(cell: str) -> float:
 def bound(cell: str) -> float:
     """The number behind the sign of a bound, such as 5 of ``<5``; NaN for anything else."""
     return number(found[1]) if (found := _BOUND.fullmatch(cell.strip())) else math.nan
-
-
-def numbers(cells: Sequence[str]) -> list[float]:
-    """``number`` of every cell; quick where all are numbers."""
-    with suppress(ValueError):
-        values = list(map(float, cells))
-        if min(values) >= -LARGEST and max(values) <= LARGEST and not math.isnan(sum(values)):
-            return values
-    return list(map(number, cells))
 
 
 def is_gap(cell: str) -> bool:
@@ -123,17 +113,22 @@ class Strays:
         """Whether some cell is a problem."""
         return bool(self.others) or (bool(self.gaps) and not self.fills)
 
-    def add(self, cell: str, where: str, gap: bool | None = None) -> None:
-        """Record a cell that is not a number, and whether it is a gap where that is known already."""
-        if is_gap(cell) if gap is None else gap:
-            self.gaps += 1
-            self.first.setdefault("gap", (where, cell))
+    def add(self, cell: str, where: Callable[[str], str], gap: bool | None = None, times: int = 1) -> None:
+        """Record a cell that is not a number and is there so often, and whether it is a gap where that is known.
+
+        ``where`` names the place at which it is first.
+        """
+        gap = is_gap(cell) if gap is None else gap
+        kind = "gap" if gap else "other"
+        if kind not in self.first:
+            self.first[kind] = (where(cell), cell)
+        if gap:
+            self.gaps += times
             return
-        self.others += 1
-        self.first.setdefault("other", (where, cell))
-        self.dates += bool(_DATE.match(cell.strip()))
-        self.commas += bool(_COMMA.fullmatch(cell.strip()))
-        self.bounds += not math.isnan(bound(cell))
+        self.others += times
+        self.dates += times * bool(_DATE.match(cell.strip()))
+        self.commas += times * bool(_COMMA.fullmatch(cell.strip()))
+        self.bounds += times * (not math.isnan(bound(cell)))
         if len(self.values) <= FEW:
             self.values.add(cell.strip())
 

@@ -18,6 +18,7 @@ from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, 
 from pomona.data.problem_report import listed, refuse
 from pomona.data.settings import DataSettings
 from pomona.data.validation import blocks
+from pomona.storage.mapped_array import allocate
 
 PIECE = 1 << 20  # values of images at once, in double precision
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
@@ -69,27 +70,43 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     survey = csv_survey.survey(paths, settings)
     if not survey.features:
         raise DataError(f"{paths[0]} has no column beside labels, client and those left out; add features")
-    columns = table_cells.planned(survey, settings)
-    several, most = len(paths) > 1, settings.category_limit
-    share = settings.memory_share
-    raw, strays = table_cells.read(survey, len(survey), survey.features, columns, share, several, most)
+    raw, strays = table_cells.features(survey, settings)
     (y, classes), wrong = survey.targets(settings)
     wrong += survey.problems()
-    wrong += [table_cells.problem(column, len(survey), most) for column in strays]
+    wrong += [table_cells.problem(column, len(survey), settings.category_limit) for column in strays]
     refuse(survey.name, wrong, csv_columns.remedies(strays, len(survey)))
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
     dataset = survey.described(dataset, training, survey.features)
     same = [(c.name, csv_columns.alike(values)) for c, values in zip(raw.columns, raw.values, strict=True)]
     notes = [f"column {name}: categories that differ in their writing only: {listed(odd)}" for name, odd in same if odd]
-    bounds = [f"{c.name} ({n})" for c, n in zip(columns, raw.bounds, strict=True) if n]
+    bounds = [f"{c.name} ({n})" for c, n in zip(raw.columns, raw.bounds, strict=True) if n]
     notes += [f"bounds such as <5, read as the number behind the sign: {listed(bounds, 8)}"] if bounds else []
     dataset = replace(dataset, notes=(*dataset.notes, *notes, *site_comparison.notes(dataset)))
-    if not _prepares(settings):
-        return dataset, survey.counts
     layout = () if survey.header else survey.columns
-    learn = partial(learnt, share=settings.category_share, by_client=settings.fit == "client", memory_share=share)
+    if not _prepares(settings):
+        return in_single(dataset, settings, layout), survey.counts
+    by_client, share = settings.fit == "client", settings.memory_share
+    learn = partial(learnt, share=settings.category_share, by_client=by_client, memory_share=share)
     return replace(dataset, raw=replace(raw, layout=layout), learn=learn), survey.counts
+
+
+def in_single(dataset: Dataset, settings: DataSettings, layout: tuple[str, ...] = ()) -> Dataset:
+    """A table of numbers as read, x (N, F) of any dtype of numbers, in float32.
+
+    Its raw cells are kept where float32 would lose what they differ in, and where an agreement is applied to them.
+    """
+    if np.can_cast(dataset.x.dtype, np.float32):
+        return replace(dataset, x=dataset.x.astype(np.float32, copy=False))
+    names = dataset.columns or tuple(map(str, range(dataset.x.shape[1])))
+    raw = RawTable(tuple(TableColumn(name=name) for name in names), dataset.x, ((),) * len(names), layout)
+    moved = any(table_features.offset(column) for column in dataset.x[: dataset.n_train].T)
+    share = settings.memory_share
+    if moved:
+        return replace(dataset, raw=raw, learn=partial(learnt, share=0.0, by_client=False, memory_share=share))
+    x = allocate(dataset.x.shape, np.float32, share)
+    x[...] = dataset.x
+    return replace(dataset, x=x, raw=raw if settings.missing != "refuse" else None)
 
 
 def _prepares(settings: DataSettings) -> bool:
@@ -149,7 +166,7 @@ def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
         update={
             "categories": listed["category"],
             "dates": listed["date"],
-            "missing": "median" if filled else "refuse",
+            "missing": "median" if filled or any(by.offsets) else "refuse",  # so that raw cells are kept
             "missing_values": marked,
             "censored": "limit" if any(column.censored for column in by.columns) else settings.censored,
             "category_share": 0.0,

@@ -21,7 +21,7 @@ from pomona.core.bounds import plain
 from pomona.core.errors import DataError
 from pomona.core.files import opened
 from pomona.core.targets import NAMED
-from pomona.data import image_arrays, targets, validation
+from pomona.data import csv_table, image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
@@ -184,17 +184,21 @@ def _dataset(
     targeted, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], settings.targets, classes)
     if len(inputs[0].shape) == 2:
         x = rows(inputs, settings.memory_share)
-        return Dataset(name, "table", x, targeted, classes, n_train), counts
+        return csv_table.in_single(Dataset(name, "table", x, targeted, classes, n_train), settings), counts
     x = image_arrays.gathered(inputs, settings.memory_share)
     return Dataset(name, "image", x, targeted, classes, n_train, *image_arrays.usual(x)), counts
 
 
 def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
-    """The rows of all parts, stored as numbers (n, F), in one table (N, F) float32. Raises DataError for others."""
+    """The rows of all parts, stored as numbers (n, F), in one table (N, F): float32, or float64 where some do not fit.
+
+    Raises DataError for others.
+    """
     for part in parts:
         if part.dtype.kind not in "biuf":
             raise DataError(f"{part.where} is {part.dtype}; a table holds numbers")
-    x = joined(parts, parts[0].shape[1:], np.float32, memory_share)
+    fits = all(np.can_cast(part.dtype, np.float32) for part in parts)
+    x = joined(parts, parts[0].shape[1:], np.float32 if fits else np.float64, memory_share)
     for part, own in zip(parts, np.split(x, np.cumsum([len(part) for part in parts])[:-1]), strict=True):
         validation.finite(own, part.where)
     return x

@@ -1,7 +1,7 @@
 """How the columns of a table become numbers: the record that stands in runs, model files and agreements.
 
-A table as read (``RawTable``) is float32 too: numbers, days of dates, numbers of categories, and NaN for gaps. What its
-training rows teach of it is a ``Preprocessing``; ``table_features`` learns and applies it.
+A table as read (``RawTable``) is float64: numbers, days of dates, numbers of categories, and NaN for gaps. What its
+training rows teach of it is a ``Preprocessing``, by which it becomes float32; ``table_features`` learns and applies it.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ class TableColumn(Settings):
         name: of the column, or its number as text.
         kind: ``number`` (true and false are 1 and 0), ``date`` (days since 2000-01-01), or ``category``.
         missing: cells that stand for a gap here, beside those that always do.
+        offset: is subtracted of numbers and days before they become float32; see ``table_features.offset``.
         censored: whether bounds such as ``<5`` and ``>100`` count as 5 and 100; else they are no numbers.
         fill: what stands in for a gap: a number, or a category; gaps are refused where there is none.
         flagged: whether a further feature is 1 where there was a gap.
@@ -39,6 +40,7 @@ class TableColumn(Settings):
     name: Name
     kind: Literal["number", "date", "category"] = "number"
     missing: tuple[Category, ...] = Field((), max_length=1000)
+    offset: Finite = 0.0
     censored: bool = False
     fill: Finite | Category | None = None
     flagged: bool = False
@@ -48,6 +50,8 @@ class TableColumn(Settings):
     def _fits(self) -> "TableColumn":
         if self.fill is not None and isinstance(self.fill, str) != (self.kind == "category"):
             raise ValueError(f"column {self.name}: fill must be a category for categories, else a number")
+        if self.offset and self.kind == "category":
+            raise ValueError(f"column {self.name}: only numbers have an offset")
         if self.values and self.kind != "category":
             raise ValueError(f"column {self.name}: only categories have values")
         if len(set(self.values)) < len(self.values):
@@ -101,6 +105,11 @@ class Preprocessing(Settings):
         return tuple(name for column in self.columns for name in column.features)
 
     @property
+    def offsets(self) -> tuple[float, ...]:
+        """What is subtracted of each feature; 0 of categories and flags."""
+        return tuple(c.offset if name == c.name else 0.0 for c in self.columns for name in c.features)
+
+    @property
     def width(self) -> int:
         """Number of features."""
         return sum(len(column.features) for column in self.columns)
@@ -112,7 +121,7 @@ class RawTable:
 
     Attributes:
         columns: how each was read.
-        x: (N, C) float32: a number, the days of a date, or a category's place among ``values``; NaN for a gap.
+        x: (N, C) float64: a number, the days of a date, or a category's place among ``values``; NaN for a gap.
         values: the different categories of each column, as met; empty for the others.
         bounds: how many cells of each column are bounds that count as their value; empty where none was looked for.
         layout: as in ``Preprocessing``.

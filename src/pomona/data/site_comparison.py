@@ -1,5 +1,6 @@
 """What a table's owners have in common that they should not, and what they should have in common: a line each."""
 
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
@@ -19,6 +20,7 @@ def notes(dataset: Dataset) -> list[str]:
         dataset: a table as read, x (N, F) with NaN for gaps; without owners there is nothing to say.
     """
     owners = dataset.owners
+    dataset = replace(dataset, x=dataset.raw.x) if dataset.raw else dataset
     if owners is None or len(owners.names) < 2:
         return []
     return [*_repeated(dataset, owners), *_shared(dataset, owners), *_units(dataset, owners)]

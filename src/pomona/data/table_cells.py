@@ -1,50 +1,79 @@
 """The cells of tables as numbers: what is read of each column, and all that cannot be read, by column."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, csv_records, csv_survey
 from pomona.data.csv_columns import Strays
 from pomona.data.preprocessing import RawTable, TableColumn
 from pomona.data.settings import DataSettings, as_column
 from pomona.storage.mapped_array import allocate
 
+AT_ONCE = 1 << 15  # cells as text
+_GAPS = {form: "nan" for gap in csv_columns.GAPS for form in (gap, gap.upper())}
 WANTED = {"number": "finite numbers", "date": "dates such as 2024-03-01", "category": "categories"}
 
 
 @dataclass
 class Reader:
-    """Reads the cells of one column; ``codes`` are the categories met so far and their numbers."""
+    """Reads the cells of one column, some rows at a time.
+
+    Attributes:
+        column: how it is read.
+        most: categories; a cell with any other is one that cannot be read.
+        strays: cells that cannot be read, and gaps.
+        codes: the categories met so far, and their numbers.
+        bounds: how many cells were bounds.
+    """
 
     column: TableColumn
     most: int
+    strays: Strays = field(init=False)
     codes: dict[str, int] = field(default_factory=dict)
-    bounds: int = 0  # cells that were bounds
+    bounds: int = 0
 
-    def __call__(self, cell: str) -> float:
-        """The number of a cell; NaN for a gap, for what is none, and for a category beyond the most."""
-        kind, missing = self.column.kind, self.column.missing
-        if missing and csv_columns.plain(cell) in missing:
+    def __post_init__(self) -> None:
+        self.strays = Strays(self.column.name, WANTED[self.column.kind], self.column.fill is not None)
+
+    def __call__(self, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> None:
+        """Write the numbers of those cells (n,) whose ``values`` (n,) are NaN so far; gaps and strays stay NaN.
+
+        Each different cell is looked at once; ``where`` names the place of a cell by its number.
+        """
+        rows = np.flatnonzero(np.isnan(values)).tolist()
+        odd = [cells[row] for row in rows]
+        found = {}
+        for cell, times in Counter(odd).items():
+            found[cell] = value = self._one(cell, times)
+            if math.isnan(value):
+                self.strays.add(cell, lambda cell: where(cells.index(cell)), self.column.is_gap(cell), times)
+        values[rows] = [found[cell] for cell in odd]
+
+    def _one(self, cell: str, times: int) -> float:
+        """The number of a cell that is there so often; NaN for a gap, for what is none, and for a category too many."""
+        kind = self.column.kind
+        if self.column.missing and csv_columns.plain(cell) in self.column.missing:
             return math.nan
         if kind == "number":
-            found = csv_columns.number(cell)
-            if self.column.censored and math.isnan(found):
-                found = csv_columns.bound(cell)
-                self.bounds += not math.isnan(found)
-            return found
+            value = csv_columns.number(cell)
+            if self.column.censored and math.isnan(value):
+                value = csv_columns.bound(cell)
+                self.bounds += times * (not math.isnan(value))
+            return value
         if kind == "date":
             return csv_columns.days(cell)
-        value = csv_columns.plain(cell)
-        code = self.codes.get(value)
-        if code is None:
-            if csv_columns.is_missing(value) or len(self.codes) >= self.most:
-                return math.nan
-            code = self.codes[value] = len(self.codes)
-        return code
+        name = csv_columns.plain(cell)
+        if name not in self.codes and (csv_columns.is_missing(name) or len(self.codes) >= self.most):
+            return math.nan
+        return self.codes.setdefault(name, len(self.codes))
 
 
 def read(
@@ -70,35 +99,46 @@ def read(
     Returns:
         The table, NaN where there is a gap or a stray, and the columns with strays or with gaps that are refused, in
         order.
+
+    Raises DataError for fewer records: a file that was written to meanwhile.
     """
-    found: dict[int, Strays] = {}
     readers = [Reader(column, most) for column in columns]
-    read_all = _reading(readers)
-    x = allocate((count, len(places)), np.float32, memory_share)
-    for row, record in zip(x, records, strict=True):
-        cells = [record.cells[i] for i in places]
-        row[...] = values = read_all(cells)
-        if math.isnan(sum(values)):
-            for k in map(int, np.flatnonzero(np.isnan(values))):
-                column = columns[k]
-                strays = found.setdefault(k, Strays(column.name, WANTED[column.kind], column.fill is not None))
-                strays.add(cells[k], csv_records.place(*record[:2], several), column.is_gap(cells[k]))
+    x = allocate((count, len(places)), np.float64, memory_share)
+    plain = [k for k, column in enumerate(columns) if column.kind == "number" and not column.missing]
+    end, unread = 0, iter(records)
+    for first in unread:
+        block = [first, *islice(unread, AT_ONCE // len(first.cells))]
+        start, end = end, end + len(block)
+        values = np.full((len(block), len(places)), math.nan)
+        plain = _numbers(block, places, plain, values)
+        for k in np.flatnonzero(np.isnan(values).any(axis=0)).tolist():
+            readers[k]([record.cells[places[k]] for record in block], values[:, k], partial(_place, block, several))
+        x[start:end] = values
+    if end != count:
+        raise DataError("the table changed while it was read; read it again")
     codes, bounds = tuple(tuple(reader.codes) for reader in readers), tuple(reader.bounds for reader in readers)
     table = RawTable(tuple(columns), x, codes, bounds=bounds)
-    return table, [found[k] for k in sorted(found) if found[k].wrong]
+    return table, [reader.strays for reader in readers if reader.strays.wrong]
 
 
-def _reading(readers: Sequence[Reader]) -> Callable[[Sequence[str]], list[float]]:
-    """The quickest way to read a row: all cells at once where all are numbers without markers of their own."""
+def _numbers(
+    block: Sequence[csv_records.CsvRecord], places: Sequence[int], which: list[int], out: NDArray[np.float64]
+) -> list[int]:
+    """Write the columns of these numbers whose cells are all numbers or usual gaps, and return their numbers."""
+    at = [places[k] for k in which]
+    try:
+        values = np.array([[float(_GAPS.get(c := record.cells[i], c)) for i in at] for record in block])
+    except ValueError:
+        half = len(which) // 2
+        parts = (which[:half], which[half:]) if half else ()
+        return [k for part in parts for k in _numbers(block, places, part, out)]
+    out[:, which] = np.where(np.abs(values) <= csv_columns.LARGEST, values, np.nan)
+    return which
 
-    def each(cells: Sequence[str]) -> list[float]:
-        return [read(cell) for read, cell in zip(readers, cells, strict=True)]
 
-    if not all(reader.column.kind == "number" and not reader.column.missing for reader in readers):
-        return each
-    if not any(reader.column.censored for reader in readers):
-        return csv_columns.numbers
-    return lambda cells: each(cells) if math.isnan(sum(found := csv_columns.numbers(cells))) else found
+def _place(block: Sequence[csv_records.CsvRecord], several: bool, row: int) -> str:
+    """Where a record of a block lies."""
+    return csv_records.place(*block[row][:2], several)
 
 
 def problem(strays: Strays, rows: int, most: int) -> str:
@@ -112,17 +152,40 @@ def problem(strays: Strays, rows: int, most: int) -> str:
     )
 
 
+def features(survey: csv_survey.CsvSurvey, settings: DataSettings) -> tuple[RawTable, list[Strays]]:
+    """The columns of features as the settings say, as of ``read``; all that mostly hold no numbers are categories where
+    they say so, and are read again.
+
+    Raises as ``planned``.
+    """
+    share, several, most = settings.memory_share, len(survey.paths) > 1, settings.category_limit
+    raw, strays = read(survey, len(survey), survey.features, planned(survey, settings), share, several, most)
+    texts = {s.name for s in strays if s.kind(len(survey)) in {"category", "texts"}}
+    if settings.categories != "encode" or not texts:
+        return raw, strays
+    at = [k for k, column in enumerate(raw.columns) if column.name in texts]
+    named = [_column(raw.columns[k].name, "category", raw.columns[k].missing, settings) for k in at]
+    again, odd = read(survey, len(survey), [survey.features[k] for k in at], named, share, several, most)
+    raw.x[:, at] = again.x
+    columns, values, bounds = list(raw.columns), list(raw.values), list(raw.bounds)
+    for j, k in enumerate(at):
+        columns[k], values[k], bounds[k] = again.columns[j], again.values[j], 0
+    order = {column.name: k for k, column in enumerate(columns)}
+    strays = sorted([*(s for s in strays if s.name not in texts), *odd], key=lambda s: order[s.name])
+    return replace(raw, columns=tuple(columns), values=tuple(values), bounds=tuple(bounds)), strays
+
+
 def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableColumn]:
     """How the columns of features are to be read, by the settings.
 
     Raises:
         ConfigError: a column that is not there, is a label, a client or left out, or has two kinds.
     """
-    features, path = survey.features, survey.paths[0]
+    path = survey.paths[0]
 
     def asked(key: str, which: Sequence[str | int]) -> list[int]:
         places = [csv_records.column(as_column(c), survey.columns, key, path) for c in which]
-        if odd := next((i for i in places if i not in features), None):
+        if odd := next((i for i in places if i not in survey.features), None):
             raise ConfigError(f"data.{key}: column {survey.columns[odd]} of {path} is no feature; take it out")
         return places
 
@@ -134,15 +197,11 @@ def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableC
     markers = dict(zip(asked("missing_values", [*own]), own.values(), strict=True))
     everywhere = settings.missing_values.get("*", ())
     plan = []
-    for i in features:
+    for i in survey.features:
         kind = "category" if i in listed else "date" if i in dates else "number"
         missing = tuple(dict.fromkeys(map(csv_columns.plain, (*markers.get(i, ()), *everywhere))))
         plan.append(_column(survey.columns[i], kind, missing, settings))
-    if settings.categories != "encode":
-        return plan
-    _, strays = read(survey, len(survey), features, plan, settings.memory_share)
-    texts = {s.name for s in strays if s.kind(len(survey)) in {"category", "texts"}}
-    return [_column(c.name, "category", c.missing, settings) if c.name in texts else c for c in plan]
+    return plan
 
 
 def _column(name: str, kind: str, missing: tuple[str, ...], settings: DataSettings) -> TableColumn:

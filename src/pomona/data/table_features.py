@@ -14,6 +14,21 @@ from pomona.data.targets import in_order
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
+LEVELS = 256  # steps of float32 within a deviation, of which rounding leaves enough
+
+
+def offset(known: Floats) -> float:
+    """What is subtracted in double precision of numbers (n,), so that float32 holds what they differ in: their median.
+
+    0 where float32 holds them as they are, or their deviation in ``LEVELS`` steps; and where double precision does not,
+    so that they differ by rounding alone.
+    """
+    if not len(known) or not (known.astype(np.float32) != known).any():
+        return 0.0
+    size = np.abs(known).max()
+    fine, coarse = (LEVELS * float(np.spacing(kind(size))) for kind in (np.float64, np.float32))
+    return float(np.median(known)) if fine <= known.std() < coarse else 0.0
+
 
 def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessing:
     """What these rows (n,) of a table teach.
@@ -42,8 +57,10 @@ def _fitted(raw: RawTable, k: int, cells: Floats, share: float) -> TableColumn:
     known, fills = cells[~gaps], column.fill is not None
     flagged = fills and bool(gaps.any())
     if column.kind != "category":
-        middle = float(np.float32(np.median(known.astype(np.float64)))) if len(known) else 0.0
-        return column.model_copy(update={"fill": middle if fills else None, "flagged": flagged})
+        base = offset(known)
+        held = (known - base).astype(np.float32).astype(np.float64)
+        middle = base + float(np.float32(np.median(held))) if len(known) else 0.0
+        return column.model_copy(update={"offset": base, "fill": middle if fills else None, "flagged": flagged})
     counts = np.bincount(known.astype(np.int64), minlength=len(raw.values[k]))
     frequent = {raw.values[k][j]: int(n) for j, n in enumerate(counts) if n and n >= share * len(cells)}
     values = in_order(frequent)
@@ -94,7 +111,7 @@ def _fill(rows: NDArray[Any], at: int, column: TableColumn, codes: NDArray[np.in
         rows[:, at:end] = found[:, None] == np.arange(len(column.values))
     else:
         end = at + 1
-        rows[:, at] = np.where(gaps, np.float32(column.fill or 0.0), cells)
+        rows[:, at] = np.where(gaps, column.fill or 0.0, cells) - column.offset
     if column.flagged:
         rows[:, end] = gaps
         end += 1
@@ -126,11 +143,13 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
 
 def summary(raw: RawTable, by: Preprocessing, rows: int) -> list[str]:
     """What was made of a table, for people; nothing where its columns are its features."""
+    moved = [f"{column.name} ({column.offset:.17g})" for column in by.columns if column.offset]
+    near = [f"numbers that differ by little for their size, which is subtracted: {listed(moved, 8)}"] if moved else []
     if by.features == by.names and not by.shift:
-        return []
+        return near
     filled = [column.name for column in by.columns if column.flagged]
     gaps = f"; gaps in {listed(filled, 8)} are filled and flagged" if filled else ""
     empty = [column.name for column in by.columns if column.kind == "category" and not column.values]
     odd = [f"columns without a category that is frequent enough: {listed(empty)}; leave them out"] if empty else []
     learnt = f"{len(by.columns)} columns become {by.width} features, learnt from {rows} training rows{gaps}"
-    return [learnt, *odd, *strangers(raw, by)]
+    return [learnt, *near, *odd, *strangers(raw, by)]

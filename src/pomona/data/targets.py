@@ -161,7 +161,7 @@ def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64],
     """Message about values that are not finite; None if all are."""
     strays = Strays(heading)
     for row in np.flatnonzero(np.isnan(values)):
-        strays.add(cells[int(row)], where(int(row)))
+        strays.add(cells[int(row)], lambda cell: where(cells.index(cell)))
     return f"label {strays.problem(len(cells))}{_hint(cells)}" if strays.first else ""
 
 

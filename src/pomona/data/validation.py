@@ -77,7 +77,9 @@ def _between(y: NDArray[Any]) -> str:
 
 def finite(x: NDArray[Any], where: str) -> None:
     """Raise DataError with the count and the first row if a number is NaN or infinite (or beyond float32)."""
-    _none_bad(x, lambda block: ~np.isfinite(block), where, "hold NaN, infinite or too large numbers")
+    with np.errstate(over="ignore"):
+        wrong = lambda block: ~np.isfinite(block.astype(np.float32, copy=False))  # noqa: E731
+        _none_bad(x, wrong, where, "hold NaN, infinite or too large numbers")
 
 
 def _none_bad(x: NDArray[Any], wrong: Any, where: str, what: str) -> None:

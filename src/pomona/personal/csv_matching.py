@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, near
@@ -48,7 +49,7 @@ class CsvSheet:
         problems = [column.problem(self.count) for column in strays]
         refuse(self.path, problems, ["give cells such as those of the training; gaps are filled where it says how"])
         if about.preprocessing is None:
-            return raw.x, []
+            return raw.x.astype(np.float32), []
         features = table_features.features(raw, about.preprocessing, memory_share)
         return features, table_features.strangers(raw, about.preprocessing)
 

@@ -82,7 +82,8 @@ def _array(path: Path, about: ModelMetadata) -> NDArray[Any]:
     if about.kind == "image":
         return image_arrays.as_type(image_arrays.gathered([stored], MEMORY_SHARE), about.dtype, stored.where)
     if about.kind == "table":
-        return npz.rows([stored], MEMORY_SHARE)
+        x = npz.rows([stored], MEMORY_SHARE)
+        return (x - np.array(about.preprocessing.offsets) if about.preprocessing else x).astype(np.float32)
     if stored.dtype.kind not in "iu":
         raise DataError(f"{stored.where} is {stored.dtype}; tokens are whole numbers from 0 to {about.vocabulary - 1}")
     tokens = joined([stored], row, np.int64, MEMORY_SHARE).clip(-1, about.vocabulary).astype(np.int32)

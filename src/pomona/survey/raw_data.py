@@ -137,8 +137,7 @@ def read_raw(settings: DataSettings, seed: int, forms: Sequence[ColumnForm] = ()
 def _lenient(settings: DataSettings) -> Mapping[str, object]:
     """Gaps and categories are no faults of data that nobody has decided about yet."""
     categories = "encode" if settings.categories == "refuse" else settings.categories
-    asked = {"missing": "median", "categories": categories, "category_limit": MOST_CATEGORIES, "fit": "pooled"}
-    return asked if settings.label_column is not None or settings.label_columns else {}
+    return {"missing": "median", "categories": categories, "category_limit": MOST_CATEGORIES, "fit": "pooled"}
 
 
 def _as_agreed(forms: Sequence[ColumnForm]) -> Mapping[str, object]:

@@ -1,0 +1,135 @@
+"""Numbers that differ by little for their size: what float32 cannot hold is subtracted in double precision first."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pomona.data import DataSettings, csv_columns, csv_table, read, table_cells
+from pomona.data.csv_records import CsvRecord
+from pomona.data.preprocessing import TableColumn
+from pomona.personal import inputs
+from pomona.record.model_metadata import ModelMetadata
+from pomona.survey.raw_data import read_raw
+
+DRAW = np.random.Generator(np.random.Philox(4))
+SMALL = DRAW.normal(size=80)  # float32 has steps of 64 at 1e9
+ALL = np.arange(80)
+
+
+def lines(numbers, *others):
+    cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
+    return "\n".join(["t,age,died", *(f"{c},{k % 7},{k % 2}" for k, c in enumerate(cells)), *others, ""])
+
+
+def table(path, text, **settings):
+    path.write_text(text)
+    return read(DataSettings(**{"name": "csv", "path": path, "label_column": "died", **settings}))
+
+
+def seen(data, rows=ALL):
+    """What a network sees of the first column."""
+    learnt = data.learn(data, rows)
+    shown = (learnt.x - np.array(learnt.shift, np.float32)) / np.array(learnt.scale, np.float32)
+    return shown[:, 0], learnt
+
+
+@pytest.mark.parametrize(("base", "spread"), [(1e9, 1.0), (1.7e9, 3600.0), (1e8, 20.0), (-1e12, 300.0), (98.6, 1e-4)])
+def test_what_a_large_number_differs_in_is_seen(tmp_path, base, spread):
+    large = base + spread * SMALL
+    x, learnt = seen(table(tmp_path / "a.csv", lines(large)))
+    np.testing.assert_allclose(x, (large - large.mean()) / large.std(), atol=1e-5)
+    assert learnt.x.dtype == np.float32
+    assert learnt.preprocessing[0].offsets == (np.median(large), 0.0)
+    assert any(note.startswith("numbers that differ by little for their size") for note in learnt.notes)
+
+
+def test_gaps_of_large_numbers_become_their_median(tmp_path):
+    large = 1e9 + SMALL
+    large[3] = np.nan
+    x, learnt = seen(table(tmp_path / "a.csv", lines(large), missing="median"))
+    assert learnt.preprocessing[0].columns[0].fill == pytest.approx(np.nanmedian(large), abs=1e-6)
+    assert x[3] == pytest.approx((np.nanmedian(SMALL) - np.delete(SMALL, 3).mean()) / SMALL.std(), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        SMALL,
+        2000 + SMALL,  # years
+        1e9 + 1e6 * SMALL,
+        np.full(80, 1e9 + 1 / 3),
+        np.where(ALL % 2, 0.1 + 0.2, 0.3),  # differ by a rounding of float64
+        1e7 + (ALL % 5.0),  # float32 holds these
+    ],
+)
+def test_any_other_column_has_the_bytes_that_float32_has(tmp_path, numbers):
+    data = table(tmp_path / "a.csv", lines(numbers))
+    assert data.x[:, 0].tobytes() == numbers.astype(np.float32).tobytes()
+    assert (data.raw, data.preprocessing) == (None, ())
+
+
+def test_arrays_are_read_as_tables_are(tmp_path):
+    large = np.stack([1e9 + SMALL, ALL % 7], axis=1)
+    np.savez(tmp_path / "a.npz", x=large, y=ALL % 2)
+    data = read(DataSettings(name="npz", path=tmp_path / "a.npz"))
+    found, expected = seen(data)[1], seen(table(tmp_path / "a.csv", lines(large[:, 0])))[1]
+    assert np.array_equal(found.x, expected.x)
+    assert found.preprocessing[0].offsets == expected.preprocessing[0].offsets
+    np.savez(tmp_path / "b.npz", x=large.astype(np.float32), y=ALL % 2)
+    assert read(DataSettings(name="npz", path=tmp_path / "b.npz")).raw is None
+
+
+def test_every_silo_subtracts_what_was_agreed(tmp_path):
+    """Also one that has a single value, of which float32 would make another."""
+    _, learnt = seen(table(tmp_path / "a.csv", lines(1e9 + SMALL)))
+    by = learnt.preprocessing[0]
+    (tmp_path / "b.csv").write_text(lines(np.full(80, 1e9 + 0.5)))
+    np.savez(tmp_path / "b.npz", x=np.full((80, 2), 1e9 + 0.5), y=ALL % 2)
+    b = DataSettings(name="csv", path=tmp_path / "b.csv", label_column="died")
+    same = csv_table.agreed(read(csv_table.read_as(b, by)), by)
+    np.testing.assert_allclose(same.x[:, 0], 0.5 - np.median(SMALL), atol=1e-6)
+    array = by.model_copy(
+        update={"columns": tuple(c.model_copy(update={"name": str(k)}) for k, c in enumerate(by.columns))}
+    )
+    own = DataSettings(name="npz", path=tmp_path / "b.npz")
+    np.testing.assert_allclose(csv_table.agreed(read(csv_table.read_as(own, array)), array).x[:, 0], same.x[:, 0])
+    assert 1e9 + 0.5 in read_raw(own, 0).numbers("0")
+
+
+def test_a_model_answers_for_raw_files(tmp_path):
+    data = seen(table(tmp_path / "a.csv", lines(1e9 + SMALL)))[1]
+    about = ModelMetadata(
+        client="A", model="m", network={"name": "logistic"}, kind="table", input_shape=(2,), outputs=2, vocabulary=0,
+        words=(), targets="classes", classes=("0", "1"), labels=(), columns=data.columns, others=data.others,
+        shift=data.shift, scale=data.scale, target_shift=(0.0,), target_scale=(1.0,), preprocessing=data.preprocessing[0],
+    )  # fmt: skip
+    np.savez(tmp_path / "a.npz", x=np.stack([1e9 + SMALL, ALL % 7], axis=1))
+    for name in ("a.csv", "a.npz"):
+        np.testing.assert_array_equal(inputs.read(tmp_path / name, about).x, data.x)
+
+
+CELLS = st.one_of(
+    st.floats(width=32).map(repr), st.text(max_size=4), st.sampled_from(["1e39", "-1e39", "nan", " 2 ", "NA", "", "<5"])
+)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=30))
+def test_cells_are_read_alike_in_whatever_company(rows):
+    """The numbers of a column, and what is counted of it, are those of its cells one by one."""
+    kinds = ("number", "number", "category")
+    columns = [TableColumn(name=name, kind=kind) for name, kind in zip("abc", kinds, strict=True)]
+    records = [CsvRecord(Path("f.csv"), 2 + k, list(row)) for k, row in enumerate(rows)]
+    raw, strays = table_cells.read(records, len(rows), (0, 1, 2), columns, 0.25)
+    for k in (0, 1):
+        np.testing.assert_array_equal(raw.x[:, k], [csv_columns.number(row[k]) for row in rows])
+    codes = [csv_columns.plain(row[2]) for row in rows if not csv_columns.is_missing(row[2])]
+    assert raw.values[2] == tuple(dict.fromkeys(codes))
+    for k, name in enumerate("abc"):
+        odd = [row for row in range(len(rows)) if np.isnan(raw.x[row, k])]
+        found = next((s for s in strays if s.name == name), None)
+        assert (found.gaps + found.others if found else 0) == len(odd)
+        firsts = {int(where.removeprefix("line ")) - 2 for where, _ in found.first.values()} if found else set()
+        assert min(firsts, default=None) == min(odd, default=None)
