@@ -2,19 +2,23 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError, DivergedError, LockedError, StorageError
+from pomona.federation import workers
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.workers import Workers
@@ -115,6 +119,31 @@ def test_large_answers_of_many_clients_do_not_block():
 def large(keeper, client):
     """An answer larger than a pipe's buffer."""
     return np.full(200_000, client)
+
+
+def test_more_clients_than_files_that_may_be_open(monkeypatch):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = len(list(Path("/dev/fd").iterdir())) + 60  # of which this process's pipes are four
+    held = SimpleNamespace(
+        RLIMIT_NOFILE=resource.RLIMIT_NOFILE,
+        getrlimit=lambda _: (most - 30, most),
+        setrlimit=lambda what, both: resource.setrlimit(what, (both[0], hard)),
+    )
+    monkeypatch.setattr(workers, "resource", held)
+    transport = Workers(lambda groups: None, tuple((i,) for i in range(500)), [1] * 500, 2, KeptCopies.alone({}, None))
+    try:
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == most  # all that the system allows
+        assert [int(row) for row in transport.collect(number, range(20))] == list(range(20))
+        with pytest.raises(ConfigError, match=f"more than {most} open files.*workers = 1, or raise the limit"):
+            transport.collect(number, range(500))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        transport.close()
+
+
+def number(keeper, client):
+    """An answer in shared memory, which is a file."""
+    return torch.tensor([client])
 
 
 def test_sections_may_be_named_alone():

@@ -1,16 +1,19 @@
 """The transport that spreads clients over worker processes, with tensors in shared memory."""
 
 import contextlib
+import os
+import resource
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from errno import EMFILE
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, multiprocessing
 
-from pomona.core.errors import WorkerError
+from pomona.core.errors import ConfigError, WorkerError
 from pomona.core.lazy_tensors import Named, only
 from pomona.core.round import Roster
 from pomona.federation.calls import Groups, spread
@@ -34,6 +37,10 @@ class Workers:
 
     def __init__(self, make: Make, groups: Groups, sizes: Sequence[int], workers: int, copies: KeptCopies) -> None:
         self.copies = copies  # its banks have to be there before a worker is
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (most, most)
+        )  # each tensor of a reply is an open file, here and there
         context = multiprocessing.get_context("fork")
         self._home: dict[int, int] = {}
         self._pipes: list[Any] = []
@@ -138,8 +145,9 @@ class Workers:
     def _receive(self, worker: int) -> Any:
         try:
             answer = self._pipes[worker].recv()
-        except (EOFError, ConnectionResetError):
-            raise self._dead(worker) from None
+        except (OSError, EOFError, RuntimeError) as fault:  # the last where a file that was sent cannot be opened
+            self._processes[worker].join(timeout=1)
+            raise _too_many_files() if self._processes[worker].is_alive() else self._dead(worker) from fault
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -151,6 +159,14 @@ class Workers:
         return WorkerError(
             f"worker {worker} with clients {some} died (exit {code}); is there enough memory? try workers=1"
         )
+
+
+def _too_many_files() -> ConfigError:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return ConfigError(
+        f"so many clients take more than {most:,} open files in worker processes, which this system allows; set "
+        "workers = 1, or raise the limit (ulimit -Hn)"
+    )
 
 
 def _each(clients: ClientRuntime, what: Callable[[ClientRuntime, int], T], ids: list[int]) -> list[tuple[int, T]]:
@@ -171,5 +187,10 @@ def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
                 answer = function(clients, *args)
             except Exception as fault:
                 answer = fault
-            pipe.send(answer)
+            try:
+                pipe.send(answer)
+            except (OSError, RuntimeError) as fault:  # the second is PyTorch's
+                if os.strerror(EMFILE) not in str(fault):
+                    raise
+                pipe.send(_too_many_files())
             del request, function, args, answer  # models, which would stay in memory until the next request
