@@ -185,7 +185,7 @@ class Config(Settings):
     )
     metric: str | None = Field(
         None,
-        description=f"what models are judged by: {', '.join(METRICS)}; chosen by the targets and labels if not set; or "
+        description=f"the headline metric: {', '.join(METRICS)}; chosen by the targets and labels if not set; or "
         "module:function of your own, of (predictions, targets) -> number, -module:function where less is better",
     )
 

@@ -103,11 +103,11 @@ def test_quotes_and_byte_order_mark(tmp_path):
 BAD = {
     "short row": ("1,2,0\n3,0\n", {}, "line 2: 2 cells, not 3"),
     "long row": ("1,2,0\n\n3,4,5,0\n", {}, "line 3: 4 cells, not 3"),
-    "no number": ("1,2,0\n3,x,0\n", {}, "column 1: 1 of 2 are no finite numbers, first 'x' in line 2"),
+    "no number": ("1,2,0\n3,x,0\n", {}, "column 1: 1 of 2 are not finite numbers, first 'x' in line 2"),
     "empty cell": ("1,,0\n", {}, "column 1: 1 of 1 cells are gaps, first '' in line 1"),
     "nan": ("1,nan,0\n", {}, "column 1: 1 of 1 cells are gaps, first 'nan' in line 1"),
-    "infinite": ("1,-inf,0\n", {}, "column 1: 1 of 1 are no finite numbers, first '-inf' in line 1"),
-    "too large": ("1,1e39,0\n", {}, "no finite numbers, first '1e39'"),
+    "infinite": ("1,-inf,0\n", {}, "column 1: 1 of 1 are not finite numbers, first '-inf' in line 1"),
+    "too large": ("1,1e39,0\n", {}, "not finite numbers, first '1e39'"),
     "no label": ("1,2,\n", {}, "label column 2: 1 of 1 say '', first in line 1; every row needs a label"),
     "unknown class": (
         "1,2,no\n1,2,yas\n",
@@ -117,7 +117,7 @@ BAD = {
     "target no number": (
         "1,2,1\n1,2,a\n",
         {"targets": "regression"},
-        "label column 2: 1 of 2 are no finite numbers, first 'a'",
+        "label column 2: 1 of 2 are not finite numbers, first 'a'",
     ),
     "empty file": ("", {}, "is empty"),
     "header only": ("a,b,c\n", {"header": True}, "0 training rows of 0"),
@@ -139,7 +139,7 @@ BAD = {
     "no flag": (
         "1,2,3\n",
         {"targets": "multilabel"},
-        "label column 2: 1 of 1 are no flags 0 or 1, first '3' in line 1",
+        "label column 2: 1 of 1 are not flags 0 or 1, first '3' in line 1",
     ),
 }
 

@@ -142,11 +142,11 @@ def _npy(shape, body=b"", dtype="<f8"):
         (_npy((1,), b"123456789"), "promises 8 bytes but has 9"),
         (_npy((-1, -1), b"12345678"), "one entry per row"),
         (_npy((1,), b"12345678", "|O"), "Python objects"),
-        (b"\x93NUMPY\1\0\5\0nope\n", "no plain NumPy array"),
-        (b"\x93NUMPY\1\0\x0b\0{'shape': (\n", "no plain NumPy array"),
-        (b"\x93NUMPY\1\0\x0d\0{'shape': 2Px\n", "no plain NumPy array"),
-        (b"\x93NUMPY\7\0", "no plain NumPy array"),
-        (b"", "no plain NumPy array"),
+        (b"\x93NUMPY\1\0\5\0nope\n", "not a plain NumPy array"),
+        (b"\x93NUMPY\1\0\x0b\0{'shape': (\n", "not a plain NumPy array"),
+        (b"\x93NUMPY\1\0\x0d\0{'shape': 2Px\n", "not a plain NumPy array"),
+        (b"\x93NUMPY\7\0", "not a plain NumPy array"),
+        (b"", "not a plain NumPy array"),
     ],
 )
 def test_headers_that_lie(tmp_path, content, message):

@@ -44,12 +44,12 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
         "every row needs a label; leave these rows out by data.unlabelled=drop",
         "  label column died: 1 of 40 say 'NA', first in line 7; "
         "every row needs a label; leave these rows out by data.unlabelled=drop, or name it in data.classes",
-        "  column patient: 40 of 40 are no finite numbers, first 'P0000' in line 2: an identifier, or texts?",
-        "  column visit: 40 of 40 are no finite numbers, first '2024-03-01' in line 2: dates",
-        "  column sex: 40 of 40 are no finite numbers, first 'F' in line 2: a category? (F, M)",
+        "  column patient: 40 of 40 are not finite numbers, first 'P0000' in line 2: an identifier, or texts?",
+        "  column visit: 40 of 40 are not finite numbers, first '2024-03-01' in line 2: dates",
+        "  column sex: 40 of 40 are not finite numbers, first 'F' in line 2: a category? (F, M)",
         "  column lactate: 10 of 40 cells are gaps, first '' in line 3",
-        "  column creatinine: 40 of 40 are no finite numbers, first '0,0' in line 2: decimal commas?",
-        "  column weight: 1 of 40 are no finite numbers, first 'n.m.' in line 8",
+        "  column creatinine: 40 of 40 are not finite numbers, first '0,0' in line 2: decimal commas?",
+        "  column weight: 1 of 40 are not finite numbers, first 'n.m.' in line 8",
         "  gaps: fill them with medians and flag them, data.missing=median",
         "  commas in numbers: if they are decimal marks, data.decimal=comma; if they part thousands, take them out",
         """  dates: read them as days, 'data.dates=["visit"]'""",
@@ -155,7 +155,7 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
     assert said[0] == f"error[DATA]: {tmp_path} has 8 problems:"
     assert said[1:] == [
         "  cannot read the image cat/0.png (it is empty); replace or remove it",
-        "  cannot read the image cat/2.png (it is no PNG, JPEG, BMP, GIF, TIFF, WEBP or PPM); replace or remove it",
+        "  cannot read the image cat/2.png (it is not PNG, JPEG, BMP, GIF, TIFF, WEBP or PPM); replace or remove it",
         "  cannot read cat/5.png (it is a pipe, a socket or a device, not a file)",
         "  cannot read cat/6.png (No such file or directory)",
         "  dog/7.tif holds several pictures, of which one would be read; save each in a file of its own",
@@ -174,7 +174,7 @@ def test_no_decoder_is_chosen_by_what_a_file_holds(tmp_path, monkeypatch):
     pictures(tmp_path)
     Image.new("RGB", (6, 4)).save(tmp_path / "cat" / "9.eps")
     (tmp_path / "cat" / "9.eps").rename(tmp_path / "cat" / "9.png")
-    assert "cat/9.png (it is no PNG" in str(refused(name="folder", path=tmp_path))
+    assert "cat/9.png (it is not PNG" in str(refused(name="folder", path=tmp_path))
 
 
 def bomb(path, side):

@@ -68,7 +68,7 @@ def test_unknown_names():
         read(DataSettings(name="mnits"))
     with pytest.raises(ConfigError, match="cannot load"):
         read(DataSettings(name="no.module:here"))
-    with pytest.raises(ConfigError, match="no function"):
+    with pytest.raises(ConfigError, match="not a function"):
         read(DataSettings(name="math:pi"))
 
 

@@ -77,12 +77,12 @@ def test_arrays_and_own_functions(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("50,0,1", r"label column days: 1 of 21 are no times above 0, first '0' in line 22; leave these rows out"),
-        ("50,-3,1", r"days: 1 of 21 are no times above 0, first '-3' in line 22"),
-        ("50,inf,1", r"days: 1 of 21 are no times above 0, first 'inf' in line 22"),
-        ("50,,1", r"days: 1 of 21 are no times above 0"),
-        ("50,3,2", r"label column died: 1 of 21 are no flags 0 or 1, first '2' in line 22"),
-        ("50,3,yes", r"label column died: 1 of 21 are no flags 0 or 1, first 'yes' in line 22"),
+        ("50,0,1", r"label column days: 1 of 21 are not times above 0, first '0' in line 22; leave these rows out"),
+        ("50,-3,1", r"days: 1 of 21 are not times above 0, first '-3' in line 22"),
+        ("50,inf,1", r"days: 1 of 21 are not times above 0, first 'inf' in line 22"),
+        ("50,,1", r"days: 1 of 21 are not times above 0"),
+        ("50,3,2", r"label column died: 1 of 21 are not flags 0 or 1, first '2' in line 22"),
+        ("50,3,yes", r"label column died: 1 of 21 are not flags 0 or 1, first 'yes' in line 22"),
     ],
 )
 def test_a_table_that_is_wrong_says_where(tmp_path, row, message):

@@ -98,7 +98,7 @@ def test_categories_are_found_where_most_cells_are_no_numbers(tmp_path):
     data = table(tmp_path, text, categories="encode", dates=())
     assert data.columns == ("sex=F", "sex=M", "ward", "age")
     said = refused(tmp_path, text.replace("\nF,0,30", "\nF,0,3O"), categories="encode")
-    assert "column age: 1 of 30 are no finite numbers, first '3O' in line 2; single cells: correct them" in said
+    assert "column age: 1 of 30 are not finite numbers, first '3O' in line 2; single cells: correct them" in said
     dated = "visit,died\n" + "".join(f"2024-01-{k + 1:02d},{k % 2}\n" for k in range(9))
     assert """dates: read them as days, 'data.dates=["visit"]'""" in refused(tmp_path, dated, categories="encode")
 
@@ -184,7 +184,7 @@ def test_a_label_of_numbers_is_cut_in_two(tmp_path):
     )
     assert (data.y.tolist(), data.classes) == ([0, 1, 0], ("well", "ill"))
     said = refused(tmp_path, "x,died\n1,0\n2,\n3,b\n", label_above=0)
-    assert "label column died: 1 of 3 are no finite numbers, first 'b' in line 4" in said
+    assert "label column died: 1 of 3 are not finite numbers, first 'b' in line 4" in said
     for settings in ({"classes": ("a",)}, {"targets": "regression"}):
         assert "data.label_above" in refused(tmp_path, "x,died\n1,0\n", kind=ConfigError, label_above=0, **settings)
 
@@ -211,11 +211,11 @@ def test_what_is_no_date(cell):
 @pytest.mark.parametrize(
     ("text", "settings", "said"),
     [
-        ("visit,died\n2024-01-01,0\n1.2.2024,1\n", {"dates": ("visit",)}, "1 of 2 are no dates such as 2024-03-01, first '1.2.2024' in line 3"),
+        ("visit,died\n2024-01-01,0\n1.2.2024,1\n", {"dates": ("visit",)}, "1 of 2 are not dates such as 2024-03-01, first '1.2.2024' in line 3"),
         ("age,died\n1,0\n,1\n", {}, "column age: 1 of 2 cells are gaps, first '' in line 3"),
         ("ward,died\nA,0\n,1\n", {"categories": ("ward",)}, "column ward: 1 of 2 cells are gaps"),
         ("age,died\n1,0\n2,\n", {"missing": "median"}, "label column died: 1 of 2 say '', first in line 3; every row needs a label"),
-        ("age,died\n1,0\nx,1\n2,1\n3,1\n", {"missing": "median"}, "column age: 1 of 4 are no finite numbers, first 'x' in line 3"),
+        ("age,died\n1,0\nx,1\n2,1\n3,1\n", {"missing": "median"}, "column age: 1 of 4 are not finite numbers, first 'x' in line 3"),
     ],
 )  # fmt: skip
 def test_cells_that_cannot_be_read(tmp_path, text, settings, said):
@@ -235,7 +235,7 @@ def test_a_category_with_ten_thousand_values_is_refused(tmp_path, asked):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"categories": ("died",)}, "data.categories: column died of .* is no feature"),
+        ({"categories": ("died",)}, "data.categories: column died of .* is not a feature"),
         ({"dates": ("when",)}, "data.dates: .* no column 'when'"),
         ({"dates": ("ward",), "categories": ("ward",)}, "column ward is in data.categories and in data.dates"),
         ({"missing_values": {"wart": (0,)}}, "data.missing_values: .* no column 'wart'; did you mean ward"),
@@ -323,8 +323,8 @@ def test_files_without_names_are_read_by_the_layout_of_the_training_file(tmp_pat
     ("text", "said"),
     [
         ("age,ward,visit\n1,A,2000-01-01\n", "missing smoker; the model takes age, ward, visit, smoker"),
-        ("age,ward,visit,smoker\nhigh,A,2000-01-01,0\n", "column age: 1 of 1 are no finite numbers, first 'high' in line 2"),
-        ("age,ward,visit,smoker\n1,A,May,0\n", "column visit: 1 of 1 are no dates such as 2024-03-01, first 'May'"),
+        ("age,ward,visit,smoker\nhigh,A,2000-01-01,0\n", "column age: 1 of 1 are not finite numbers, first 'high' in line 2"),
+        ("age,ward,visit,smoker\n1,A,May,0\n", "column visit: 1 of 1 are not dates such as 2024-03-01, first 'May'"),
     ],
 )  # fmt: skip
 def test_a_table_that_does_not_fit_the_model(tmp_path, text, said):

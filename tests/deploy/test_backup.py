@@ -520,7 +520,7 @@ def test_a_size_that_is_not_there_takes_no_memory(kit, tmp_path):
     huge = member("state/x")
     huge.size = 2**40
     bad.write_bytes(huge.tobuf() + (tmp_path / "good.tar").read_bytes())
-    with pytest.raises(ConfigError, match="no plain file of a kit, or too much"):
+    with pytest.raises(ConfigError, match="not a plain file of a kit, or too large"):
         restore(bad, tmp_path / "new", "silo", SAID)
 
 

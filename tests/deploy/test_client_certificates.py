@@ -171,7 +171,7 @@ def test_certificates_of_others_end_the_connection(kits, port_of_strangers, tmp_
 
 def test_files_that_do_not_fit_are_named(kits):
     north, south = way(kits / "north"), way(kits / "south")
-    with pytest.raises(ConfigError, match=r"silo\.crt is no certificate of .*silo\.key"):
+    with pytest.raises(ConfigError, match=r"silo\.crt is not a certificate of .*silo\.key"):
         client_context(north.ca, Shown(south.shown.certificate, north.shown.key))
     with pytest.raises(ConfigError, match="missing"):
         client_context(north.ca, Shown(kits / "none.crt", north.shown.key))

@@ -160,5 +160,5 @@ def test_what_is_no_pipe_is_neither_read_nor_written(tmp_path):
     (tmp_path / PIPE).write_text("mine")
     tell(tmp_path, "ab")
     assert (tmp_path / PIPE).read_text() == "mine"
-    with pytest.raises(FileExistsError, match="no pipe"):
+    with pytest.raises(FileExistsError, match="not a pipe"):
         Arrivals(tmp_path)

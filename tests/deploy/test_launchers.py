@@ -232,7 +232,9 @@ def test_a_supernode_refuses_a_foreign_app_with_an_error_that_names_no_path(kind
     assert said in done.stdout
     assert "/" not in done.stdout
     log = (
-        "no federation's" if kind == "flwr-agentapp" else "agreed to run (SHA-256 111111111111, expected 000000000000)"
+        "not of a federation"
+        if kind == "flwr-agentapp"
+        else "agreed to run (SHA-256 111111111111, expected 000000000000)"
     )
     assert log in done.stderr + done.stdout
 

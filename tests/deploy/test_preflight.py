@@ -246,7 +246,7 @@ def test_keys_must_be_private_and_fit(tmp_path):
     (folder / "keys" / "peers" / "north.pub").write_bytes(keys.silo().public)
     assert "not the public half" in found(folder)[0]["key"].text
     key.write_bytes(b"no key")
-    assert "no unencrypted private key" in found(folder)[0]["key"].text
+    assert "not an unencrypted private key" in found(folder)[0]["key"].text
     key.unlink()
     lines, _, code = found(folder)
     assert lines["key"].result == "failed"

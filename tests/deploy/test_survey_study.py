@@ -194,7 +194,7 @@ def test_another_label_of_the_same_rows_is_not_taken_for_the_first(standing):
     standing.submitted("second", view="other", survey={"columns": ["age"]})
     second = standing.run("second")
     assert list(second.silos) == ["east", "south"]
-    assert "was told of these data with other labels" in second.absent["north"]
+    assert "has reported these data with other labels" in second.absent["north"]
 
 
 def test_a_survey_counts_as_a_study_without_noise(standing):

@@ -1,5 +1,6 @@
 """What the documents say works: every block of code in them runs, in order, in a folder of its own."""
 
+import ast
 import os
 import re
 import sys
@@ -56,6 +57,30 @@ def test_links_lead_somewhere_and_pictures_have_a_text(path):
     places = [place for place in LINK.findall(text) if "://" not in place]
     assert [place for place in places if not (path.parent / place).exists()] == []
     assert all(PICTURE.findall(text))
+
+
+IDIOM = re.compile(r"\b(judge[sd]?|nobody|hurts?|told|flatters?|fares?)\b|not told", re.IGNORECASE)
+
+
+def shown(path: Path) -> list[str]:
+    """The texts in a module or template that its readers' pages and messages are made of: of code no docstrings."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return re.findall(r"[\"'>`][^<>\"'`{}\n]* [^<>\"'`{}\n]*", text)
+    nodes = [*ast.walk(ast.parse(text))]
+    aside = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [node.value for node in texts if id(node) not in aside and " " in node.value]
+
+
+def test_pages_and_guides_use_the_words_of_the_field():
+    """Headline metric, worst client, no client, reported: not what one has to guess at."""
+    pages = [p for p in (ROOT / "src/pomona/results").rglob("*") if p.suffix in {".py", ".js", ".jinja"}]
+    said = {(name(p), text) for p in pages for text in shown(p) if IDIOM.search(text) and not text.startswith("/*")}
+    assert said == set()
+    guides = [ROOT / f"docs/guides/{k}.md" for k in ("read-a-report", "choose-a-method", "own-data", "training")]
+    words = {(name(p), found.group()) for p in [ROOT / "README.md", *guides] for found in IDIOM.finditer(p.read_text())}
+    assert words == set()
 
 
 @each_document

@@ -166,7 +166,7 @@ DATA = [
     own("F39 a pipe for a table", 3, ("own.csv (it is a pipe",), (*CSV, "clients=2"), begin.pipe),
     own("F39 a label of 5,000 digits", 0, ("classes with fewer than 5 rows",), (*CSV, "clients=2", "lr=0.1"), begin.table("a,b,y\n" + "".join(f"{k},2,{'9' * 5000 if k == 7 else k % 2}\n" for k in range(60))), holds.trains),
     own("F39 a partition nested 100,000 deep", 3, ("own.json is not a partition file",), ("fedavg", "data=digits", "partition.name=file", "partition.path={here}/own.json"), lambda world: (world.folder / "own.json").write_text("[" * 100_000)),
-    own("F29 PostScript that is called an image", 3, ("a/0.png (it is no PNG",), IMAGES, begin.postscript, holds.unwritten),
+    own("F29 PostScript that is called an image", 3, ("a/0.png (it is not PNG",), IMAGES, begin.postscript, holds.unwritten),
     own("F39 fewer labels than inputs", 3, ("own.npz",), NPZ, begin.arrays(x=X, y=Y[:-1])),
 ]  # fmt: skip
 

@@ -139,7 +139,7 @@ def test_clients_judged_by_another_groups_samples_are_marked() -> None:
     assert sum(len(line.get_xdata()) for line in dots) == sum(own.count(own[::-1][i]) for i in away)
     plain = drawn(base)
     assert not plain["affinity-heatmap"].figure.axes[0].lines
-    assert "judged by" not in plain["affinity-trajectories"].caption
+    assert "test samples come from" not in plain["affinity-trajectories"].caption
 
 
 def test_each_line_of_one_clients_relationships_is_named() -> None:

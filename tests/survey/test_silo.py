@@ -102,7 +102,7 @@ def test_new_rows_are_not_told_by_a_difference(tmp_path):
     assert reply.numbers == first.numbers
     assert reply.rows == first.rows
     assert set(reply.untold) == {"ward", "visit"}
-    assert "could be told by a difference" in reply.untold["ward"]
+    assert "could be derived by a difference" in reply.untold["ward"]
     assert now == told
 
 
@@ -115,7 +115,7 @@ def test_a_column_is_told_in_one_kind_only(tmp_path):
     _, told = asked(table(tmp_path))
     reply, now = asked(table(tmp_path), told=told, age="category")
     assert set(reply.untold) == {"age"}
-    assert "would be told twice" in reply.untold["age"]
+    assert "would be reported twice" in reply.untold["age"]
     assert now == told
 
 

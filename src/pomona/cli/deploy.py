@@ -65,7 +65,7 @@ def renew(
     if json:
         emit({"certificate": done.path, "before": done.before.isoformat(), "until": done.until.isoformat()})
         return
-    print(f"{done.path}  valid until {done.until:%Y-%m-%d} (before: {done.before:%Y-%m-%d}); it is no secret")
+    print(f"{done.path}  valid until {done.until:%Y-%m-%d} (before: {done.before:%Y-%m-%d}); it is not a secret")
     print("next       bring it to the server's kit, if that is elsewhere; then `pomona server stop` and `resume` there")
 
 

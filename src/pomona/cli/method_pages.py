@@ -22,7 +22,7 @@ def _index(modules: dict[str, list[str]]) -> str:
         "",
         "Made by `pomona methods --out docs/methods`. Models down and up are per client and round.",
         "",
-        "| method | what it does | down | up | judged model |",
+        "| method | what it does | down | up | headline model |",
         "| --- | --- | --- | --- | --- |",
     ]
     for module, names in modules.items():
@@ -50,7 +50,7 @@ def _page(module: str, names: list[str]) -> str:
                     f"- **models**: {card.down} down, {card.up} up, per client and round",
                     f"- **private**: {card.private}",
                     *([f"- **the server also learns**: {'; '.join(card.tells.values())}"] if card.tells else []),
-                    f"- **judged**: {', '.join(card.headline)}",
+                    f"- **headline model**: {', '.join(card.headline)}",
                     f"- **needs**: {card.needs}",
                     f"- **a client keeps**: {card.keeps}",
                     f"- **clients come and go**: {card.joining}",

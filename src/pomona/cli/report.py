@@ -170,7 +170,7 @@ def methods(*, to: Annotated[Path | None, Parameter(name="--out")] = None, json:
         out.print(f"  paper    {card.paper}", highlight=False, markup=False)
         out.print(f"  models   {card.down} down, {card.up} up, per client and round", highlight=False, markup=False)
         out.print(f"  private  {card.private}", highlight=False, markup=False)
-        out.print(f"  judged   {', '.join(card.headline)}", highlight=False, markup=False)
+        out.print(f"  headline {', '.join(card.headline)}", highlight=False, markup=False)
         out.print(f"  needs    {card.needs}; a client keeps {card.keeps}", highlight=False, markup=False)
         out.print(f"  joining  {card.joining}", highlight=False, markup=False)
 

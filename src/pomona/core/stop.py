@@ -16,7 +16,7 @@ class Stop(Settings):
         ge=1,
         le=ROUNDS,
         description="a run ends after so many evaluations without a better mean of the clients' validation scores, of "
-        "the model that the method is judged by, in the run's metric; never if not set",
+        "the method's headline model, in the run's metric; never if not set",
     )
     min_gain: float = Field(0.0, ge=0, le=1e6, description="a better mean exceeds the best by more than this")
 

@@ -28,7 +28,7 @@ def read(settings: DataSettings) -> Dataset:
     """
     reader = DATASETS.resolve(settings.name)
     if not callable(reader):
-        raise ConfigError(f"{settings.name} is no function; give a module:function that takes the data settings")
+        raise ConfigError(f"{settings.name} is not a function; give a module:function that takes the data settings")
     dataset = _with_features(_adopted(reader(settings), settings))
     if settings.targets == "segmentation":
         dataset = replace(dataset, target_kind=settings.targets, classes=settings.classes or dataset.classes)

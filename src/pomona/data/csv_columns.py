@@ -158,7 +158,7 @@ class Strays:
         also = f"; and {self.gaps} gaps" if self.gaps and not self.fills else ""
         looks = f": {LOOKS[kind]}" if kind in LOOKS else ""
         values = f" ({listed(sorted(self.values), 4)})" if kind == "category" else ""
-        return f"column {self.name}: {self.others} of {rows} are no {self.wanted}, {first}{looks}{values}{also}"
+        return f"column {self.name}: {self.others} of {rows} are not {self.wanted}, {first}{looks}{values}{also}"
 
 
 LOOKS = {

@@ -50,7 +50,9 @@ def stored(path: Path) -> StoredArray:
         with opened(path) as stream:
             magic = stream.read(4)
             if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not magic[3]:
-                raise DataError(f"{path} is no IDX file (it starts with {magic.hex() or 'nothing'}); fetch it again")
+                raise DataError(
+                    f"{path} is not an IDX file (it starts with {magic.hex() or 'nothing'}); fetch it again"
+                )
             axes = stream.read(4 * magic[3])
     if len(axes) < 4 * magic[3]:
         raise DataError(f"{path} ends within its header; fetch it again")

@@ -107,7 +107,7 @@ def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
     except DataError:
         raise
     except UnidentifiedImageError:
-        what = "it is empty" if not path.stat().st_size else f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        what = "it is empty" if not path.stat().st_size else f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise DataError(f"cannot read the image {path} ({what}); replace or remove it") from None
     except Exception as fault:  # decoders meet damaged files with errors of every kind
         reason = bounds.plain(str(fault), 120) or type(fault).__name__

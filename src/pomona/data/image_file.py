@@ -52,7 +52,7 @@ class ImageFile:
         """The values, of the dtype of ``dtype_in``, at another size (images alone) where one is given.
 
         Raises:
-            DataError: damaged pixels, values that are no finite numbers, or another number of channels.
+            DataError: damaged pixels, values that are not finite numbers, or another number of channels.
         """
         if not self.picture and channels != self.shape[-1]:
             raise DataError(f"{self.path} has {self.shape[-1]} channels, others {channels}; give all the same")

@@ -57,7 +57,7 @@ def _header(path: Path) -> Any:
     with decoding(path):
         image = nibabel.load(path)
         if not isinstance(image, nibabel.Nifti1Image):
-            raise DataError(f"cannot read the image {path} (it is no NIfTI); replace or remove it")
+            raise DataError(f"cannot read the image {path} (it is not a NIfTI file); replace or remove it")
         promised = int(image.dataobj.offset) + prod(map(int, image.shape)) * image.header.get_data_dtype().itemsize
         room = size * MOST_PACKED if path.suffix.lower() == ".gz" else size
         if promised > room:

@@ -81,7 +81,7 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
     except (ValueError, KeyError, SyntaxError, TokenError, RecursionError, MemoryError) as fault:
         # NumPy parses the header as a Python literal, and not every fault of it becomes a ValueError there.
         line = plain(str(fault), 200)
-        raise DataError(f"{where} is no plain NumPy array ({line}); write it with numpy.savez") from fault
+        raise DataError(f"{where} is not a plain NumPy array ({line}); write it with numpy.savez") from fault
     if dtype.hasobject or dtype.names or dtype.subdtype:
         raise DataError(f"{where} holds Python objects or records ({dtype}); store plain numbers, pickle is never read")
     if not shape or min(shape) < 0:

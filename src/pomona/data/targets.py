@@ -142,7 +142,7 @@ def _no_flags(heading: str, cells: Sequence[str], values: NDArray[np.float64], w
         return ""
     first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
     hint = _hint(cells[row] for row in rows)
-    return f"label column {heading}: {len(rows)} of {len(cells)} are no flags 0 or 1, {first}{hint}"
+    return f"label column {heading}: {len(rows)} of {len(cells)} are not flags 0 or 1, {first}{hint}"
 
 
 def _no_times(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
@@ -154,7 +154,7 @@ def _no_times(heading: str, cells: Sequence[str], values: NDArray[np.float64], w
         return ""
     first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
     hint = _hint(cells[row] for row in rows) or "; leave these rows out"
-    return f"label column {heading}: {len(rows)} of {len(cells)} are no times above 0, {first}{hint}"
+    return f"label column {heading}: {len(rows)} of {len(cells)} are not times above 0, {first}{hint}"
 
 
 def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:

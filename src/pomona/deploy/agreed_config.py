@@ -40,7 +40,7 @@ def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float, i
     misplaced = sorted(set(terms.run) & set(ELSEWHERE))
     if misplaced:
         key = misplaced[0]
-        raise ConfigError(f"run.{key} is no key of a federation: {ELSEWHERE[key]}")
+        raise ConfigError(f"run.{key} is not a key of a federation: {ELSEWHERE[key]}")
     try:
         fixed: dict[str, Any] = {"clients": places, "workers": 1, "checkpoint_every": 1}
         if terms.evaluate:

@@ -165,7 +165,7 @@ def _backwards(handle: int, path: Path) -> Iterator[tuple[int, bytes]]:
 def _require_short(text: bytes, path: Path) -> None:
     if len(text) > LINE:
         raise StorageError(
-            f"{path} has a line of more than {LINE} bytes: it is no audit file; restore it from a backup"
+            f"{path} has a line of more than {LINE} bytes: it is not an audit file; restore it from a backup"
         )
 
 

@@ -40,7 +40,7 @@ class CrossEvaluation(base.MethodSettings):
         card = replace(
             CARD,
             down=f"once, the models that the others sent, {len(self.places)} at most",
-            up="once, its personal model of the study that is judged, if it has one",
+            up="once, its personal model of the study that is evaluated, if it has one",
             judges=tuple(map(name, self.places)),
         )
         return base.Method(server(frozenset(self.places)), base.Client(start, judge_all(self.places)), card)
@@ -121,13 +121,13 @@ def judge_given(
 CARD = base.Card(
     presentation=base.Presentation("Cross-evaluation"),
     paper="none",
-    summary="each model is judged at every silo; nothing is trained",
+    summary="each model is evaluated at every silo; nothing is trained",
     down="0",
     up="0",
     private="the samples",
     headline=("judged", "received"),
     keeps="its model",
-    joining="nobody joins: there is one round",
+    joining="no silo joins: there is one round",
     gradients=(),
     not_private="it trains nothing; take run.privacy out",
 )

@@ -44,7 +44,7 @@ class StudyTerms(Settings):
     )
     run: Tree = Field({}, description="keys of a run, without those that every silo sets for itself")
     tasked: TaskSettings | None = Field(None, alias="task", description="what all silos agree on about their data")
-    evaluate: EvaluateTerms | None = Field(None, description="of kind evaluate: the models that are judged")
+    evaluate: EvaluateTerms | None = Field(None, description="of kind evaluate: the models that are evaluated")
     search: SearchTerms | None = Field(None, description="of kind search: the settings that are tried")
     survey: SurveySettings | None = Field(
         default_factory=lambda known: SurveySettings() if known.get("kind") == "survey" else None,

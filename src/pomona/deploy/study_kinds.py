@@ -27,7 +27,7 @@ class EvaluateTerms(Settings):
     """What is judged: the personal models of an earlier study or, where none is named, the given first weights."""
 
     of: NameOrNone | None = Field(
-        None, description="the study whose personal models are judged; empty: the one that the kits came with"
+        None, description="the study whose personal models are evaluated; empty: the one that the kits came with"
     )
     agreement: Sha256 | None = Field(None, description="that study's hash; `pomona server study submit` sets it")
     models: dict[Name, Place] = Field(

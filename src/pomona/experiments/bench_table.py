@@ -138,8 +138,8 @@ def _about(results: Results) -> str:
     )
     seeds = ", ".join(map(str, results["seeds"]))
     return (
-        f"{paper}Size {results['size']}, seeds {seeds}. {tuned} A value is the mean over clients of the model that "
-        "the method is judged by, each client counting once; then mean ± standard deviation over seeds (how many of "
+        f"{paper}Size {results['size']}, seeds {seeds}. {tuned} A value is the mean over clients of the "
+        "method's headline model, each client counting once; then mean ± standard deviation over seeds (how many of "
         f"them).{' ' + results['note'] if results['note'] else ''}"
     )
 

@@ -10,8 +10,8 @@ from pomona.experiments.suite import Point
 
 MOST_POINTS = 2**62  # of a grid, so that a point's number is one of the generator's
 RULE = (
-    "the point with the best mean over clients of the metric on validation data, in its best round, of the model that "
-    "the method is judged by; where those data do not define the metric, with the lowest loss on them; of equally good "
+    "the point with the best mean over clients of the metric on validation data, in its best round, of the method's "
+    "headline model; where those data do not define the metric, with the lowest loss on them; of equally good "
     "points the first"
 )
 

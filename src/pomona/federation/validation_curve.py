@@ -15,7 +15,7 @@ from pomona.record.rows import Evaluation
 class ValidationCurve:
     """Means over clients, by round: all that early stopping looks at.
 
-    ``headline``: (model, when) of the model that the method is judged by.
+    ``headline``: (model, when) of the method's headline model.
     """
 
     headline: tuple[str, str]

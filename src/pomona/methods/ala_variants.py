@@ -2,7 +2,7 @@
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
 2023, table 4 ("ALA as a module"). The wrapped method runs as it is, from ALA's start; a proximal centre stays the
-received model, for FedAMP the cloud model u_i. A method that names a personal model of its own is still judged by that.
+received model, for FedAMP the cloud model u_i. A method with a personal model keeps that as its headline.
 
 Not offered, because there is no one received model to start from: APPLE, FedFomo, LG-FedAvg, MOCHA; FedRep, which
 receives no last layer for the weights to be on, and PartialFed, which mixes the two models itself. Table 4 has both,

@@ -8,7 +8,7 @@ federated learning. AAAI 2023, table 2.
     server           as FedAvg: w <- sum_i n_i / n w_i
 
 With plain SGD, FedAvg-C trains exactly as FedAvg with k more epochs a round (but for the order of the samples, and the
-momentum that starts anew); what differs is the model that is judged. Fine-tuning is part of training here, so that its
+momentum that starts anew); what differs is the headline model. Fine-tuning is part of training here, so that its
 rate follows the run's schedule: at the end of a cosine t_i is close to the received w, where FedAvg-FT's is not.
 
 Differs from the paper: k is printed nowhere; the default is the run's ``local_epochs``. The time per round in table 3

@@ -42,7 +42,7 @@ class FedCAC(base.MethodSettings):
     name: Literal["fedcac"] = "fedcac"
     tau: float = Field(0.5, ge=0, le=1, description="share of a layer's parameters that is critical (tau)")
     beta: int = Field(
-        100, ge=1, le=10**6, description="round after which nobody shares critical parameters any more (beta)"
+        100, ge=1, le=10**6, description="round after which no client shares critical parameters any more (beta)"
     )
 
     def method(self) -> base.Method:

@@ -11,7 +11,7 @@ approach. NeurIPS 2020, Algorithm 1.
                      where H(v; b) z ~ (g(v + delta z; b) - g(v - delta z; b)) / (2 delta), as HF-MAML takes it;
                      order = exact: H(v; b) z itself, by a second backward pass
     server           as FedAvg: w <- sum_i n_i / n w_i
-    judged           w - alpha g(w; b), one step on a batch of the client's training data
+    headline         w - alpha g(w; b), one step on a batch of the client's training data
 
 b2 walks the training data in FedAvg's order, so that alpha = 0 is FedAvg with the rate beta to the bit; b1 and b3 walk
 it in orders of their own. An epoch has as many steps as FedAvg's. delta is scaled to ||delta z|| = 0.01, which keeps

@@ -45,7 +45,7 @@ class Latent(Recipe):
     epochs: int = Field(default=3, ge=1, le=10**6, description="passes over the training rows for embedding = network")
     shuffle_targets: bool = Field(
         default=False,
-        description="permute the clients' (validation, test) pairs: they are judged on a distribution not their own",
+        description="permute the clients' (validation, test) pairs: they are evaluated on a distribution not their own",
     )
 
     def plan(self, task: PartitionTask) -> PartitionPlan:

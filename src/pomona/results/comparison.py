@@ -58,7 +58,7 @@ class ComparisonRow:
         return f"{self.dataset}, {self.setting}" if self.dataset and self.setting else self.scenario
 
     def values(self, count: Count) -> list[float | None]:
-        """The metric of the model that the method is judged by, one a seed, counted in one way."""
+        """The metric of the method's headline model, one a seed, counted in one way."""
         return [_value(cell["figures"], self.metric, count) for cell in self.cells]
 
     def clients(self) -> dict[int, list[float | None]]:

@@ -35,7 +35,7 @@ def task_of(result: SurveyResult) -> Tree:
         try:
             return task | _table(result)
         except ValidationError as fault:
-            raise DataError(f"the columns that were told do not fit into one ({first(fault)})") from None
+            raise DataError(f"the reported columns do not fit into one ({first(fault)})") from None
     if one.kind == "text":
         told = result.words()
         words = sorted(told, key=lambda word: (-told[word], word))[: result.survey.words]
@@ -49,14 +49,14 @@ def _targets(result: SurveyResult) -> Tree:
     kind, told = result.one.targets, result.targets()
     if kind in {"classes", "segmentation"}:
         if len(result.classes) < 2:
-            raise DataError("fewer than two classes were told, so that there is nothing to learn; ask more silos")
+            raise DataError("fewer than two classes were reported, so that there is nothing to learn; ask more silos")
         return {"classes": list(result.classes), "outputs": len(result.classes)}
     if kind == "survival":
         times = [column for by_silo in told.values() for column in by_silo.values()]
         shares = np.arange(1, result.survey.intervals + 1) / result.survey.intervals
         edges = sorted({end.value for share in shares if (end := quantile(times, float(share), 1))})
         if not edges:
-            raise DataError("no silo told of enough events, so that time has no intervals; ask more silos")
+            raise DataError("no silo reported enough events, so that time has no intervals; ask more silos")
         return {"time_edges": edges, "outputs": len(edges)}
     outputs: dict[str, Any] = {"outputs": len(told)}
     if kind == "regression":
@@ -74,7 +74,7 @@ def _table(result: SurveyResult) -> Tree:
         columns.append(column)
         features += its
     if not features:
-        raise DataError("no column was told that could be a feature; ask more silos")
+        raise DataError("no reported column could be a feature; ask more silos")
     layouts = {told.columns.layout for told in result.silos.values()}
     layout = layouts.pop() if len(layouts) == 1 else ()
     by = Preprocessing(columns=tuple(columns), layout=layout)

@@ -39,7 +39,7 @@ def opening(result: SurveyResult, lacking: str = "") -> list[str]:
     least = result.survey.least
     said = [
         f"{result.rows} training rows of {len(result.silos)} silos, {len(result.forms)} columns.",
-        f"No silo told of fewer than {least} rows: smaller numbers are within others, and cannot be had by a "
+        f"No silo reported fewer than {least} rows: smaller numbers are within others, and cannot be had by a "
         f"difference. Numbers come in groups of at least {least} rows, each by its middle value to four digits.",
     ]
     if noise := result.survey.noise:

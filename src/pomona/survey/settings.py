@@ -27,13 +27,15 @@ class Noise(Settings):
         {}, max_length=MOST_COLUMNS, description="of columns that are categories: those that are counted"
     )
     classes: tuple[ToldName, ...] = Field(
-        (), max_length=MOST_CELLS, description="classes that are counted; without them nothing is told of labels"
+        (), max_length=MOST_CELLS, description="classes that are counted; without them nothing about labels is reported"
     )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not self.columns:
-            raise ValueError("agree on the cells of a column, by edges, categories or classes; else nothing is told")
+            raise ValueError(
+                "agree on the cells of a column, by edges, categories or classes; else nothing is reported"
+            )
         if twice := sorted({*self.edges} & {*self.categories}):
             raise ValueError(f"{twice[0]} has edges and categories; a column has one of them")
         for name in self.edges:
@@ -60,7 +62,7 @@ class SurveySettings(Settings):
     """What a survey asks of every silo."""
 
     least: int = Field(
-        10, ge=3, le=10**6, description="least count: nothing is told of fewer rows, not by a difference either"
+        10, ge=3, le=10**6, description="least count: nothing about fewer rows is reported, not by a difference either"
     )
     cells: int = Field(
         100, ge=2, le=MOST_CELLS, description="most groups in which a silo tells a column of numbers; more are finer"
@@ -76,6 +78,6 @@ class SurveySettings(Settings):
         0.01, description="categories in a smaller share of all rows get no column in the next study's task"
     )
     noise: Noise | None = Field(
-        None, description="differential privacy: noise on counts of agreed cells; other columns are not told"
+        None, description="differential privacy: noise on counts of agreed cells; other columns are not reported"
     )
     intervals: int = Field(10, ge=1, le=1000, description="survival: most intervals of time in the next study's task")

@@ -22,8 +22,8 @@ from pomona.survey.replies import (
 )
 from pomona.survey.settings import SurveySettings
 
-AGAIN = "it was told differently in an earlier survey, and would be told twice"
-CHANGED = "the data have other rows than in an earlier survey, and what is new in them could be told by a difference"
+AGAIN = "it was reported differently in an earlier survey, and would be reported twice"
+CHANGED = "the data have other rows than in an earlier survey, and what is new in them could be derived by a difference"
 
 
 def columns(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
@@ -94,7 +94,7 @@ def secret_generator() -> np.random.Generator:
 
 def _enough(raw: RawData, survey: SurveySettings) -> RawData:
     if len(raw.rows) < survey.least:
-        raise DataError(f"fewer training rows than the survey's least count of {survey.least}; nothing can be told")
+        raise DataError(f"fewer training rows than the survey's least count of {survey.least}; nothing can be reported")
     return raw
 
 
@@ -154,7 +154,7 @@ def _targets(survey: SurveySettings, before: FiguresReply, fresh: RawData | Nois
             "targets": {name: coarser_numbers(column, survey) for name, column in before.targets.items()},
             "words": _most(words, survey.words),
         }
-    assert fresh, "whoever told anything has told of labels too"
+    assert fresh, "whoever reported anything has reported labels too"
     words = {w: safe_share(n, before.rows, survey.least) for w, n in fresh.words().items() if len(w) <= LONGEST_WORD}
     told = {"words": _most(words, survey.words)}
     if fresh.dataset.targets == "classes":

@@ -32,7 +32,7 @@ def silos(result: SurveyResult) -> Table:
 
 
 def _untold(why: Mapping[str, str]) -> str:
-    return "; ".join(f"{column} not told: {reason}" for column, reason in why.items())
+    return "; ".join(f"{column} not reported: {reason}" for column, reason in why.items())
 
 
 def classes(result: SurveyResult) -> Table | None:
@@ -174,7 +174,7 @@ def words(result: SurveyResult) -> Table | None:
     told = result.words()
     first = sorted(told, key=lambda word: (-told[word], word))[:WORDS]
     rows = [[word, _count(told[word]), f"{told[word] / result.rows:.1%}"] for word in first]
-    notes = [f"{WORDS} of {len(told)} words that were told, those in most texts."]
+    notes = [f"{WORDS} of {len(told)} reported words, those in most texts."]
     return Table("words", "Words", notes, ["word", "texts", "share"], rows) if rows else None
 
 

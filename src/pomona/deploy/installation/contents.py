@@ -66,7 +66,7 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("state/*audit.jsonl", "keep", "audit log"),
         Rule("state/*ledger.jsonl", "keep", "privacy ledger: what was spent on your data"),
         Rule("state/private/budget.json", "keep", "privacy budget: what all studies may have spent on your data"),
-        Rule("state/told/*.json", "keep", "what surveys have told of your data"),
+        Rule("state/told/*.json", "keep", "what surveys have reported of your data"),
         Rule("state/private/*", "erase", "key of the noise"),
         Rule("state/*cache/*", "erase", "other silos' models"),
         Rule("state/*checkpoints/*", "erase", "what the method keeps between rounds, and answers"),
@@ -120,7 +120,7 @@ def require_kit(folder: Path, whose: Role) -> None:
         raise ConfigError(f"{folder} is the kit of a {other}; use `pomona {other}`, or name another one with --folder")
     ended = (folder / KEPT / AGREED).is_file()
     if not ended and not ((folder / AGREED).is_file() and any((folder / sign).exists() for sign in SIGNS[whose])):
-        raise ConfigError(f"{folder} is no kit of a {whose}; name one with --folder")
+        raise ConfigError(f"{folder} is not a kit of a {whose}; name one with --folder")
 
 
 def contents(folder: Path, whose: Role) -> list[Item]:

@@ -74,7 +74,7 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
         try:
             told = _unpacked(file, made)
         except BROKEN as fault:
-            raise ConfigError(f"{file} is no whole backup ({fault}); take another copy of it") from None
+            raise ConfigError(f"{file} is not a whole backup ({fault}); take another copy of it") from None
         _require_fitting(file, told, whose)
         _require_saved(file, told)
         _require_said(file, told, made, said)
@@ -101,7 +101,7 @@ def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
     if told.role == "silo" and said.spent is None:
         raise ConfigError(
             f"{file} does not know what was spent of this silo's privacy after {told.made}: give --spent, the sum of "
-            "epsilon over all runs since that are not listed here (0 if none was private, inf if nobody knows)",
+            "epsilon over all runs since that are not listed here (0 if none was private, inf if unknown)",
             *(privacy_known(kit) or ["it knows of no private run"]),
         )
     if (found := deciding(kit, told.role)) and not said.trusted:
@@ -140,7 +140,7 @@ def _unpacked(file: Path, folder: Path) -> Backup:
         for member in tar:
             room -= member.size
             if not member.isreg() or member.issparse() or room < 0 or len(found) >= MOST:
-                raise ValueError(f"{_shown(member.name)} is no plain file of a kit, or too much")
+                raise ValueError(f"{_shown(member.name)} is not a plain file of a kit, or too large")
             source = tar.extractfile(member)
             assert source
             if member.name == MANIFEST and told is None:
@@ -167,9 +167,9 @@ def _name(name: str) -> str:
     try:
         path = WITHIN.validate_python(name)
     except ValidationError:
-        raise ValueError(f"{_shown(name)} is no path in a kit") from None
+        raise ValueError(f"{_shown(name)} is not a path in a kit") from None
     if not PLAIN.fullmatch(path) or str(PurePosixPath(path)) != path or len(path) > 400:
-        raise ValueError(f"{_shown(name)} is no path in a kit")
+        raise ValueError(f"{_shown(name)} is not a path in a kit")
     return path
 
 

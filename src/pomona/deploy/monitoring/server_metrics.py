@@ -83,7 +83,7 @@ def _silos(study: StudyView) -> list[Family]:
             {silo["silo"]: silo["epsilon"] for silo in silos},
         ),
         Family(
-            f"{PREFIX}_uplinks_total", "counter", "Uplinks that were judged.",
+            f"{PREFIX}_uplinks_total", "counter", "Uplinks that were checked.",
             tuple(
                 Sample(count[name], {"silo": name, "outcome": outcome})
                 for outcome, count in uplinks.items()

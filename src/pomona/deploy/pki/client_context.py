@@ -54,7 +54,7 @@ def _show(context: ssl.SSLContext, shown: Shown) -> None:
         context.load_cert_chain(shown.certificate, f"/dev/fd/{out}")
     except (OSError, ssl.SSLError):
         raise ConfigError(
-            f"{shown.certificate} is no certificate of {shown.key}; ask the lead for the one of this key"
+            f"{shown.certificate} is not a certificate of {shown.key}; ask the lead for the one of this key"
         ) from None
     finally:
         os.close(out)

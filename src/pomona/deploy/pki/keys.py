@@ -128,7 +128,7 @@ def serial(certificate: bytes) -> int:
     except UNREADABLE:
         shown = None
     if not isinstance(shown, SSHCertificate):
-        raise ValueError("is no OpenSSH certificate")
+        raise ValueError("is not an OpenSSH certificate")
     return shown.serial
 
 
@@ -173,7 +173,7 @@ def load_public(content: bytes) -> EllipticCurvePublicKey:
     except UNREADABLE:
         raise ValueError("holds no public key in OpenSSH's format") from None
     if not (isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)):
-        raise ValueError("is no key on the curve P-384 (ecdsa-sha2-nistp384)")
+        raise ValueError("is not a key on the curve P-384 (ecdsa-sha2-nistp384)")
     return key
 
 

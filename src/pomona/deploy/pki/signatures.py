@@ -32,7 +32,7 @@ class Signer:
             except (OSError, *UNREADABLE):
                 raise ConfigError(f"{path.name} cannot be read as a private key; copy it from the kit again") from None
             if not isinstance(key, EllipticCurvePrivateKey):
-                raise ConfigError(f"{path.name} is no EC key; copy it from the kit again")
+                raise ConfigError(f"{path.name} is not an EC key; copy it from the kit again")
             self._key = key
 
     def sign(self, kind: str, statement: Mapping[str, Any]) -> str:

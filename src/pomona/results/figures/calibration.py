@@ -33,7 +33,7 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
         name="calibration",
         title="How far probabilities can be believed",
         caption=f"{run.label}, {run.model}, {evaluated(run)}: test samples in up to ten groups of equal size, by "
-        "rising probability. Thick: all clients' samples, each judged by the model that its client uses, with 95 % "
+        "rising probability. Thick: all clients' samples, each predicted by its client's own headline model, with 95 % "
         "intervals; thin: single clients. Probabilities that are right lie on the dashed line; below it they are too "
         "high.",
         alt=f"Calibration curves of {run.label}, mean probability against share of cases. {_far(rows)}",

@@ -193,7 +193,7 @@ def spread(runs: list[Run]) -> ReportFigure | None:
     legend_below(figure, 2)
     return ReportFigure(
         name="spread",
-        title="How evenly the clients fare",
+        title="Distribution over clients",
         caption=f"Test {metric.title} of all clients with the headline model of each run, {evaluated(*shown)}: a dot "
         "a client, the box holds the middle half, the bar in it is the median, whiskers reach the extremes."
         + ("" if metric.higher else " Less is better."),

@@ -63,7 +63,7 @@ def clusters(series: Series) -> ReportFigure:
     ax.set(xlim=(-0.5, len(rounds) - 0.5), ylim=(n - 0.5, -0.5))
     legend_below(figure, 3)
     marked = bool(series.groups) and n <= NAMED
-    numbered = " The number behind a name is its true group, which no client was told." if marked else ""
+    numbered = " The number behind a name is its true group, which no client knows." if marked else ""
     return ReportFigure(
         name="cluster-map",
         title=series.quantity.title,

@@ -51,7 +51,7 @@ def diagram(ranking: Ranking) -> ReportFigure:
         axes.plot([ends[0] - 0.06, ends[1] + 0.06], [y, y], color=INK, linewidth=3.2, solid_capstyle="butt")
     rows: Rows = [{"method": ranking.methods[i], "mean_rank": ranking.mean_ranks[i]} for i in ranking.order]
     caption = (
-        f"Mean ranks over {ranking.blocks} columns, best on the left. Thick bars join methods that do not differ by "
+        f"Mean ranks over {ranking.blocks} scenarios, best on the left. Thick bars join methods that do not differ by "
         "Wilcoxon's signed-rank test with Holm's correction at 5 %; CD is Nemenyi's critical difference"
         + ("." if ranking.difference <= k - 1 else f", {ranking.difference:.2f} ranks, wider than the line.")
     )

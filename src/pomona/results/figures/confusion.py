@@ -47,8 +47,8 @@ def confusion(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="confusion",
         title="What is taken for what",
-        caption=f"{lead.label}, {lead.model}: each client's test samples judged by the model it uses, added up over "
-        f"all clients. {'Numbers are samples; the' if n <= COUNTED else 'The'} colour is their share of the true "
+        caption=f"{lead.label}, {lead.model}: each client's test samples, predicted by its headline model, added up "
+        f"over all clients. {'Numbers are samples; the' if n <= COUNTED else 'The'} colour is their share of the true "
         "class.",
         alt=f"Confusion matrix of {n} classes for {lead.label}: {ACCURACY.text(right)} of {counts.sum():,} test "
         f"samples lie on the diagonal.{_commonest_mistake(counts, names)}",

@@ -69,7 +69,7 @@ def survival(runs: list[Run]) -> ReportFigure | None:
         title="Survival by predicted risk",
         caption=f"{run.label}, {run.model}, {evaluated(run)}: Kaplan-Meier estimates of all clients' test samples, in "
         "thirds by the risk that the model of their client predicts; ticks are censored samples. "
-        "Where risks are told apart, the curves "
+        "Where the model separates high from low risk, the curves "
         "lie apart. Below: how many are still seen without the event.",
         alt=f"Kaplan-Meier curves of {run.label} by predicted risk. {' '.join(map(_said, groups))}",
         figure=_drawn(groups),

@@ -93,9 +93,9 @@ def heatmap(series: Series) -> ReportFigure:
         + (" The scale stops short of a few extremes, which would hide the rest." if end != "neither" else "")
         + " Clients with high entries for each other stand together (clustered on the last round)."
         + (" They have hardly moved from the shares of the samples that they start from." if unmoved(series) else "")
-        + (" Frames are the true groups, which no client was told." if series.groups else "")
+        + (" Frames are the true groups, which no client knows." if series.groups else "")
         + (
-            " Dots are the clients that hold what client i is judged by, where that is another group."
+            " Dots are the clients of the true group of client i's test samples, where that is another than its own."
             if series.strangers
             else ""
         )
@@ -189,7 +189,7 @@ def trajectories(series: Series) -> ReportFigure:
         ax.set_visible(False)
     key = [axes.flat[0].plot([], [], color=own, linewidth=2.4, label="client i itself")[0]]
     if series.groups:
-        whose = "clients with what it is judged by" if series.strangers else "clients of its true group"
+        whose = "clients of its test samples' true group" if series.strangers else "clients of its true group"
         key += axes.flat[0].plot([], [], color=KIN, label=whose)
     key += axes.flat[0].plot([], [], color=FRAME, label="other clients")
     figure.legend(handles=key, loc="outside lower center", ncols=3)
@@ -215,7 +215,7 @@ def _elsewhere(series: Series) -> str:
     """A sentence on clients that are judged by samples of another group; nothing where there are none."""
     if not series.strangers:
         return ""
-    return " A star marks clients that are judged by samples of another true group than the one they train on."
+    return " A star marks clients whose test samples come from another true group than their training samples."
 
 
 def one_client(series: Series) -> ReportFigure:

@@ -58,7 +58,9 @@ def trace(scenario: Scenario, client: int, since: int, watcher: Callback | None 
     config, method = scenario.config, scenario.config.method.method()
     name, (model, when) = config.method.name, method.card.headline
     if when != "received":
-        raise ConfigError(f"{name} is not judged by the model that local training starts from; take fedavg or fedala")
+        raise ConfigError(
+            f"{name} reports another model than the one that local training starts from; take fedavg or fedala"
+        )
     if config.privacy or config.buffers != "local":
         raise ConfigError(
             "a loss surface needs the plain training data and buffers=local; leave privacy and buffers out"

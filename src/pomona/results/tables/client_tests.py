@@ -69,11 +69,19 @@ def spread_table(made: Comparison) -> Table | None:
             hurt = spread([s["hurt"] for s in sums]) if base else None
             texts = [told(figure, e.metric) for figure in figures]
             rows.append([e.column, e.row, *texts, f"{100 * hurt.mean:.0f}" if hurt else NOTHING])
-    header = ["column", "method", "mean", "worst client", "10th percentile", "std over clients", "worse than alone (%)"]
+    header = [
+        "scenario",
+        "method",
+        "mean",
+        "worst client",
+        "10th percentile",
+        "std over clients",
+        "worse than alone (%)",
+    ]
     note = (
         f"Test {headings(made)}, in the round best on validation (the last, where nothing is held out), mean ± "
-        "standard deviation over seeds; a tenth of the clients fare worse than the 10th percentile. Worse than alone: "
-        "the share of clients that fare worse than with Separate"
+        "standard deviation over seeds; a tenth of the clients are worse than the 10th percentile. Worse than alone: "
+        "the share of clients that are worse than with Separate"
         + ("." if any(e.method == ALONE for e in made.entries) else ", which this table does not have.")
     )
     return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
@@ -84,10 +92,10 @@ def wilcoxon_table(made: Comparison) -> Table | None:
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
         "Two-sided test of the values of the same clients, each its mean over seeds, in the round best on validation; "
-        "pairs that are equal are dropped; p is corrected for the lines of its column (Holm). The paired clients of "
+        "pairs that are equal are dropped; p is corrected for the lines of its scenario (Holm). The paired clients of "
         "one run have trained together, so they are not quite independent, here as in the papers."
     )
-    header = ["column", "method", "against", "pairs", "median difference", "p, corrected"]
+    header = ["scenario", "method", "against", "pairs", "median difference", "p, corrected"]
     return Table("wilcoxon", "Tests over clients", [note], header, rows, range(3)) if rows else None
 
 

@@ -45,7 +45,7 @@ def grid(made: Comparison) -> Table:
     entries = [[made.at(*((other, own) if upright else (own, other))) for other in across] for own in down]
     cells = _cells(made, entries, list(sides))
     header = [f"{name}: {side}" if paper else name for name in across.values() for side in sides.values()]
-    header.insert(0, "method" if upright else "column")
+    header.insert(0, "method" if upright else "scenario")
     title = "The table beside ours" if paper else "Results"
     return Table("results", title, [_grid_note(made)], header, _named(down.values(), cells), marked=_bold(cells))
 
@@ -154,7 +154,7 @@ def moments(made: Comparison) -> Table:
     )
     header = [f"{ROUNDS[count.moment]}, over {count.average}" for count in counts]
     title = "Ours, by what counts" if made.paper in NAMES else "By what counts"
-    return Table("moments", title, [note], ["column", "method", *header], rows, range(2))
+    return Table("moments", title, [note], ["scenario", "method", *header], rows, range(2))
 
 
 def chosen(made: Comparison) -> Table | None:
@@ -173,7 +173,7 @@ def chosen(made: Comparison) -> Table | None:
         ]
         for e in found
     ]
-    header = ["column", "method", "points tried", "chosen", *(["the paper's"] if printed else [])]
+    header = ["scenario", "method", "points tried", "chosen", *(["the paper's"] if printed else [])]
     tuning = made.bench.results["tuning"]
     note = f"Tried on seed {tuning['seed']}; chosen was {tuning['rule']}. Test data chose nothing."
     return Table("chosen", "Settings searched", [note], header, rows, range(2))
@@ -186,19 +186,19 @@ def rank_table(ranking: Ranking) -> Table:
         unlike = [
             ranking.methods[b if a == i else a] for (a, b), p in ranking.pairs.items() if i in (a, b) and p < LEVEL
         ]
-        rows.append([str(place), ranking.methods[i], f"{ranking.mean_ranks[i]:.2f}", ", ".join(unlike) or "nobody"])
+        rows.append([str(place), ranking.methods[i], f"{ranking.mean_ranks[i]:.2f}", ", ".join(unlike) or "none"])
     smallest = 2.0 ** (1 - ranking.blocks)
     friedman = f"Friedman's test: p = {ranking.friedman:.3g}. " if ranking.friedman is not None else ""
     reach = (
-        f" With {ranking.blocks} columns the smallest p that the test can give is {smallest:.3g} before Holm's "
+        f" With {ranking.blocks} scenarios the smallest p that the test can give is {smallest:.3g} before Holm's "
         f"correction for {len(ranking.pairs)} pairs, so no pair can differ significantly."
         if smallest * len(ranking.pairs) >= LEVEL
         else ""
     )
     note = (
-        f"Mean rank over {ranking.blocks} columns that all these methods have (1 is best). {friedman}Nemenyi's "
-        f"critical difference at 5 %: {ranking.difference:.2f} ranks (Demsar 2006). Who differs is told by Wilcoxon's "
-        f"signed-rank test over columns with Holm's correction at 5 %.{reach}"
+        f"Mean rank over {ranking.blocks} scenarios that all these methods have (1 is best). {friedman}Nemenyi's "
+        f"critical difference at 5 %: {ranking.difference:.2f} ranks (Demsar 2006). Pairs are compared by Wilcoxon's "
+        f"signed-rank test over scenarios with Holm's correction at 5 %.{reach}"
     )
     header = ["place", "method", "mean rank", "differs significantly from"]
     return Table("ranks", "Ranks", [note], header, rows, range(2))
@@ -216,5 +216,5 @@ def privacy(made: Comparison) -> Table | None:
         "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling rate, the noise, the "
         "steps and delta alone."
     )
-    header = ["column", "method", "ours", "paper"]
+    header = ["scenario", "method", "ours", "paper"]
     return Table("epsilon", "Privacy spent", [note], header, rows, range(2)) if rows else None

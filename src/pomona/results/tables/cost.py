@@ -25,7 +25,7 @@ def cost_table(made: Comparison) -> Table | None:
     said = any("total time" in e.printed for e in made.entries)
     rows = [_line(e, made.bench.timing, said) for e in made.entries if e.cells]
     header = [
-        "column",
+        "scenario",
         "method",
         "models down",
         "models up",

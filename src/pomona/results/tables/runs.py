@@ -48,7 +48,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     ]
     title = f"Test {metrics[0].heading}" if len(metrics) == 1 else "On test data, each run in its own metric"
     pooled = " (all samples: over samples)" if "all samples" in counted else ""
-    best = "BMCTA: best mean client test accuracy, as papers report" if metrics == [ACCURACY] else "which flatters"
+    best = "BMCTA: best mean client test accuracy, as papers report" if metrics == [ACCURACY] else "which is optimistic"
     note = (
         f"Means over clients{pooled}: in the last round, in the round best on validation, in the round best on test "
         f"({best}). Spread and loss: last round; “{tenth}”: a percentile of the clients. MB: traffic down "

@@ -19,9 +19,9 @@ def first_at(rounds: Sequence[int], values: Sequence[float | None], target: floa
 def speed_table(made: Comparison) -> Table | None:
     """Rounds and megabytes of every cell whose metric grows with what is better."""
     rows = [_line(made, e) for e in made.entries if e.cells and e.metric.higher]
-    header = ["column", "method", "rounds to 95 %", "MB to 95 %", "rounds to Separate", "MB to Separate"]
+    header = ["scenario", "method", "rounds to 95 %", "MB to 95 %", "rounds to Separate", "MB to Separate"]
     note = (
-        "Rounds until the mean over clients, of the model that a method is judged by, first has 95 % of its own last "
+        "Rounds until the mean over clients, of the headline model of a method, first has 95 % of its own last "
         "value, and the last value of Separate with the same seed; counted at rounds that were evaluated, means over "
         "the seeds that reach it (how many, if not all). Megabytes (10⁶ bytes) are those of all clients, down and up, "
         "at the run's mean traffic a round."

@@ -50,8 +50,8 @@ def subgroups(runs: list[Run]) -> Table:
         "subgroups",
         f"Subgroups by {told['column']}",
         [
-            f"{run.label}, {run.model}: all clients' test samples together, each judged by the model that its client "
-            "uses. Intervals at 95 %, by the bootstrap; the difference is to all samples of other subgroups."
+            f"{run.label}, {run.model}: all clients' test samples together, each predicted by its client's own "
+            "headline model. Intervals at 95 %, by the bootstrap; the difference is to all samples of other subgroups."
         ]
         if run
         else [],

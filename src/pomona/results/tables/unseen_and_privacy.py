@@ -16,7 +16,7 @@ def unseen(runs: list[Run]) -> Table:
         "unseen",
         "Clients never trained with",
         [
-            "Nobody learned from these clients: after the last round each got a model from the federation as it stood, "
+            "No model was trained on these clients: after the last round each received the federation's model, "
             "and adapted it alone. Results on their own test splits.",
             *(sentence for run, rows in found if (sentence := _beside(run, rows))),
         ],

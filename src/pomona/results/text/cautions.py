@@ -222,8 +222,8 @@ def _picked(runs: list[Run]) -> Iterator[str]:
     base = baseline(runs, best) if best else None
     if best and base and len(judged) > 1 and gained(best, base).over:
         yield (
-            f"{best.label} was picked as the best of {len(judged)} runs by the test samples that then judge it: its "
-            "gain flatters a little."
+            f"{best.label} was selected as the best of {len(judged)} runs on the test samples that also evaluate it: "
+            "its gain is slightly optimistic."
         )
 
 
@@ -252,5 +252,5 @@ def _best_on_test(runs: list[Run]) -> Iterator[str]:
         )
         yield (
             f"“Best on test”{papers} picks its round by looking at the test data: it compares with published tables, "
-            "and flatters."
+            "and is optimistic."
         )

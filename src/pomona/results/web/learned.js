@@ -34,7 +34,7 @@ function groupFrames(run, order) {
 
 const KINDS = {
   matrix: (run, what) => [
-    { id: "matrix", half: true, title: what.title, words: () => `${run.label}, round ${what.rounds[timeOf(what)]}: ${what.meaning} Each client's own entry is left out${run.groups.length ? "; frames are the hidden groups, which no client was told" : ""}.`, draw: matrixMap },
+    { id: "matrix", half: true, title: what.title, words: () => `${run.label}, round ${what.rounds[timeOf(what)]}: ${what.meaning} Each client's own entry is left out${run.groups.length ? "; frames are the hidden groups, which no client knows" : ""}.`, draw: matrixMap },
     { id: "graph", half: true, title: "Who helps whom", words: () => `An arrow runs from the client that helps to the one that is helped, the wider the more${run.groups.length ? ", in the colour of a hidden group where both are in it" : ""}; choose a client to see only its own arrows in full.`, draw: helpGraph, tools: threshold, key: () => graphKey(run, what) },
     ...(what.rounds.length > 1 ? [{ id: "history", title: what.history, words: () => `${what.symbol} over the rounds, ${choice.client < 0 ? "a panel for each client i and " : `i = ${who()}, `}a line for each client j, ${run.groups.length ? "coloured by j's hidden group" : "a colour a client"}; thick: its entry for itself${choice.client < 0 && what.values.n > 12 ? ". The first 12 clients" : ""}.${recurring(run)}`, draw: histories, key: () => clientKey(run) }] : []),
     ...(what.own && what.rounds.length > 1 ? [{ id: "own", title: what.own, words: () => `${entry(what)("i", "i")}, each client's entry for itself, over the rounds${run.groups.length ? "; a colour a hidden group" : ""}.${recurring(run)}`, draw: own, key: () => clientKey(run) }] : []),
@@ -73,8 +73,8 @@ function helpGraph(host, panel) {
     says: (i, edges) => {
       const from = edges.filter(e => e[0] === i).sort((p, q) => Math.abs(q[2]) - Math.abs(p[2])), to = edges.filter(e => e[1] === i);
       return [run.clients[i] + (run.groups.length ? `, hidden group ${run.groups[i] + 1}` : ""),
-        from.length ? `helped by ${from.slice(0, 6).map(e => `${run.clients[e[1]]} (${figure(e[2])})`).join(", ")}${from.length > 6 ? `, ${from.length - 6} more` : ""}` : "helped by nobody at this threshold",
-        to.length ? `helps ${to.slice(0, 6).map(e => run.clients[e[0]]).join(", ")}${to.length > 6 ? `, ${to.length - 6} more` : ""}` : "helps nobody at this threshold"];
+        from.length ? `helped by ${from.slice(0, 6).map(e => `${run.clients[e[1]]} (${figure(e[2])})`).join(", ")}${from.length > 6 ? `, ${from.length - 6} more` : ""}` : "helped by no client at this threshold",
+        to.length ? `helps ${to.slice(0, 6).map(e => run.clients[e[0]]).join(", ")}${to.length > 6 ? `, ${to.length - 6} more` : ""}` : "helps no client at this threshold"];
     },
   });
   panel.output.textContent = `≥ ${figure(bound)}: ${count} of ${n * (n - 1)}`;

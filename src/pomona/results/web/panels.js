@@ -107,7 +107,7 @@ const PANELS = [
     draw: host => perClient(host, gaining(), { axis: "gain over Separate", ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords, name: run => run.compared }),
   },
   {
-    id: "spread", section: "outcome", half: true, title: "How evenly the clients fare", file: "spread", has: () => DATA.runs.some(run => known(outcomes(run)).length > 1),
+    id: "spread", section: "outcome", half: true, title: "Distribution over clients", file: "spread", has: () => DATA.runs.some(run => known(outcomes(run)).length > 1),
     words: () => `Test ${metricNow().heading} of all clients, ${lastRound(alike())}: a dot a client, the box the middle half with the median, a cross the worst, a diamond the ${metricNow().higher ? "10th" : "90th"} percentile.`,
     draw: host => strips(host, {
       label: `Distribution of the clients' ${metricNow().title}`, axis: `test ${metricNow().heading}`, metric: metricNow(),
@@ -131,7 +131,7 @@ const PANELS = [
   },
   {
     id: "calibration", section: "outcome", half: DATA.runs.every(run => run.calibration.length < 2), title: "How far probabilities can be believed", file: "calibration", has: () => DATA.runs.some(run => run.calibration.length),
-    words: () => `${runNow().label}, ${lastRound([runNow()])}: the share of cases over the mean probability, of test samples in up to ten groups of equal size by rising probability. Thick: all clients' samples, each judged by the model that its client uses, with 95 % intervals; thin: ${choice.client < 0 ? "single clients" : who()}. Probabilities that are right lie on the dashed line; below it they are too high.`,
+    words: () => `${runNow().label}, ${lastRound([runNow()])}: the share of cases over the mean probability, of test samples in up to ten groups of equal size by rising probability. Thick: all clients' samples, each predicted by its client's own headline model, with 95 % intervals; thin: ${choice.client < 0 ? "single clients" : who()}. Probabilities that are right lie on the dashed line; below it they are too high.`,
     draw: calibrations,
   },
   {

@@ -129,7 +129,7 @@ def page(
         columns=summary_columns(rows),
         fewer=fewer(runs),
         metric_named=metric_named,
-        judges=list(dict.fromkeys(run.metric for run in runs)),
+        metrics=list(dict.fromkeys(run.metric for run in runs)),
         nothing=NOTHING,
         megabytes=megabytes,
         spoken=spoken,

@@ -36,7 +36,7 @@ class Arrivals:
             os.mkfifo(path, 0o600)
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # read and write: it never ends
         if not stat.S_ISFIFO(os.fstat(self._pipe).st_mode):
-            raise FileExistsError(f"{path} is no pipe")
+            raise FileExistsError(f"{path} is not a pipe")
 
     def wait(self, seconds: float) -> frozenset[str]:
         """The tickets of which was told; waits for the first so many seconds."""

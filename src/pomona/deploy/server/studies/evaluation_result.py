@@ -125,10 +125,11 @@ def _matrix(found: EvaluationResult, split: str) -> Table:
     own = frozenset((i, 1 + found.silos.index(m)) for i, m in enumerate(found.models) if m in found.silos)
     title = capital(f"{metric.heading} on {split} data")
     notes = [
-        "Each row is a model, each column the silo whose samples judge it; what a silo's own model reaches at home is "
+        "Each row is a model, each column the silo on whose samples it is evaluated; a silo's own model at home is "
         "in bold. In brackets: 95 % confidence intervals over the silo's samples. The last column is the mean over the "
         "other silos, in brackets its 95 % interval over these silos by Student's t.",
-        f"A dash: nothing was told, the metric is undefined, or the silo has fewer than {LEAST_SAMPLES} such samples.",
+        f"A dash: nothing was reported, the metric is undefined, or the silo has fewer than {LEAST_SAMPLES} such "
+        "samples.",
     ]
     return Table(split, title, notes, header, rows, marked=own)
 
@@ -167,8 +168,8 @@ def _opening(found: EvaluationResult) -> list[str]:
         if found.of is None
         else f"The personal models of {found.of or 'the first study'}"
     )
-    said = [f"{what}, judged by {len(found.silos)} silos on their own samples. Nothing was trained."]
+    said = [f"{what}, evaluated by {len(found.silos)} silos on their own samples. Nothing was trained."]
     said += [f"Declined: {', '.join(found.declined)}."] if found.declined else []
-    said += [f"Told nothing: {', '.join(found.absent)}."] if found.absent else []
+    said += [f"Reported nothing: {', '.join(found.absent)}."] if found.absent else []
     lost = [m for m in found.models if not any(c.model == m for c in found.cells)]
     return [*said, *([f"No model came from {', '.join(lost)}."] if lost else [])]

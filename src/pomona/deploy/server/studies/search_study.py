@@ -99,7 +99,7 @@ def _tried(terms: Federation, number: int, point: Mapping[str, Any], folder: Pat
     model, when = terms.config().method.method().card.headline
     best = best_on_validation(result, model, when)
     if best is None:
-        return Trial(**about, fault="no silo told of validation samples")
+        return Trial(**about, fault="no silo reported validation samples")
     return Trial(**about, score=best.value, best_round=best.round)
 
 
@@ -122,6 +122,6 @@ def _files(found: SearchResult, name: str, total: int) -> ResultFiles:
     row = -1 if found.winner is None else found.winner
     marked = frozenset((row, column) for column in range(len(shown.header)))
     table = Table("trials", "Trials", notes, shown.header, shown.rows, shown.words, marked)
-    opening = [f"{len(found.trials)} of {total} trials. No silo told of test samples."]
+    opening = [f"{len(found.trials)} of {total} trials. No silo reported test samples."]
     opening += [] if found.winner is None else [f"Trial {found.winner} is the best; {WINNER} trains with its settings."]
     return ResultFiles(f"Search {name}", opening, [table], records)

@@ -30,7 +30,9 @@ def own_key(folder: Path, name: str) -> tuple[None, str]:
     try:
         key = load_ssh_private_key(content(path), None)
     except (OSError, *keys.UNREADABLE):
-        raise ConfigError(f"{path} is no unencrypted private key in OpenSSH's format; put the silo's there") from None
+        raise ConfigError(
+            f"{path} is not an unencrypted private key in OpenSSH's format; put the silo's there"
+        ) from None
     own = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
         if keys.public(place).strip() != own:

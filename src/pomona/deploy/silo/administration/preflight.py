@@ -150,7 +150,10 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
             "restore federation.toml, and own code that the study names"
         )
     if federation.survey:
-        return federation, f"{federation.name}: a survey; nothing is told of fewer than {federation.survey.least} rows"
+        return (
+            federation,
+            f"{federation.name}: a survey; nothing is reported of fewer than {federation.survey.least} rows",
+        )
     if not federation.comes_with_study:
         return federation, f"{federation.name}: without a study of its own; `pomona silo studies` lists those offered"
     pinned = read_json(PinnedAgreement, silo.state / PINNED)

@@ -53,7 +53,7 @@ class Report:
     """A silo's figures.
 
     Attributes:
-        own: the last evaluation of the model that the method is judged by, on the own test data.
+        own: the last evaluation of the method's headline model, on the own test data.
         metric: what models are judged by.
         alone: the same for a model trained on the own data alone, for as many rounds. It stays here, so that it is
             trained without privacy noise also where the federation has some.
@@ -134,7 +134,7 @@ def report(
 
 
 def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:
-    """The last evaluation on the own test data of the model that the method is judged by, else of any."""
+    """The last evaluation on the own test data of the method's headline model, else of any."""
     scores = [
         {"round": visit.round, **vars(score)} for visit in seen for score in visit.scores if score.split == "test"
     ]

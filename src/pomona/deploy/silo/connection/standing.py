@@ -45,7 +45,7 @@ def signed(key: Path) -> dict[str, str]:
 
     own = load_ssh_private_key(content(key), None)
     if not isinstance(own, EllipticCurvePrivateKey):
-        raise ProtocolError(f"{key} is no key of this federation; put the one there that the kit came with")
+        raise ProtocolError(f"{key} is not a key of this federation; put the one there that the kit came with")
     when = now().isoformat()
     return {
         FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(own.public_key())).decode(),

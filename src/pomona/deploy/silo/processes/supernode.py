@@ -138,7 +138,7 @@ def guard(expected: str, stored: Callable[[], None] = lambda: None) -> Worker:
             def running(run_id: int) -> Any:
                 run = get_run(run_id)
                 if not flower_internals.federated(run):
-                    raise ProtocolError("refused: a run that is no federation's")
+                    raise ProtocolError("refused: a run that is not of a federation")
                 worker.run = run
                 return run
 

@@ -147,7 +147,7 @@ class SiloPolicy:
 REASONS = {
     "[code: 2004]": "the server refuses this silo's key: it was revoked or never added, or after a crash its last "
     "connection still counts, for a minute; if it stays so, ask the server's administrator",
-    "[code: 2001]": "the server admits nobody without a key: compare insecure in its federation.toml and in this one",
+    "[code: 2001]": "the server admits no silo without a key: compare insecure in its federation.toml and in this one",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not the federation's: `pomona silo check`",
     "the proxy refuses (": "the proxy refuses this silo's password, or the way to the server: `pomona silo check`",
     "address already in use": "its port is taken: set another one in silo.toml",

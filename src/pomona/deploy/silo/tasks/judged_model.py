@@ -37,14 +37,14 @@ def judged_model(kit: Path, federation: Federation, own: Scenario, place: int, s
     source, folder = _source(kit, terms.agreement or "")
     path = folder / "models" / "personal.safetensors"
     if not path.exists():
-        raise ProtocolError(f"the study judges models of {terms.of or 'the first study'}, but there is no {path}")
+        raise ProtocolError(f"the study evaluates models of {terms.of or 'the first study'}, but there is no {path}")
     _require_same(source, federation)
     pinned = read_json(PinnedAgreement, folder / PINNED)
     known = pinned.rows if pinned and source.view == federation.view else None
     if known not in {None, own.partition.sha256}:
         raise ProtocolError(
-            "this silo's data, or its division, is not what its model was trained on, which might be judged by samples "
-            "that it has seen; put the data back, or have the study name a view of other data"
+            "this silo's data, or its division, is not what its model was trained on, which might be evaluated on "
+            "samples that it has seen; put the data back, or have the study name a view of other data"
         )
     return ParameterSpace(own.module()).row(model_file.tensors(path))
 
@@ -56,7 +56,7 @@ def _source(kit: Path, agreement: str) -> tuple[Federation, Path]:
         return studies.agreed(standing, known), studies.home(known)
     if standing.comes_with_study and standing.agreement == agreement:
         return standing, kit / "state"
-    raise ProtocolError(f"this silo knows no study with the hash {agreement[:16]}, whose models are to be judged")
+    raise ProtocolError(f"this silo knows no study with the hash {agreement[:16]}, whose models are to be evaluated")
 
 
 def _require_same(source: Federation, federation: Federation) -> None:
@@ -69,4 +69,4 @@ def _require_same(source: Federation, federation: Federation) -> None:
     }
     for key, (one, other) in pairs.items():
         if one != other:
-            raise ProtocolError(f"{key} is not that of the study whose models are judged; give the same")
+            raise ProtocolError(f"{key} is not that of the study whose models are evaluated; give the same")

@@ -79,10 +79,10 @@ def told_before(silo: Silo) -> tuple[ToldData, Path]:
     files = {path: read_json(ToldData, path) for path in sorted(folder.glob("*.json"))}
     found = [(known, path) for path, known in files.items() if known and shared(known.data, own)]
     if len(found) > 1:
-        raise ProtocolError("surveys have told of parts of these data by themselves; survey each part by itself")
+        raise ProtocolError("surveys have reported parts of these data by themselves; survey each part by itself")
     labels = _labels(silo.file.data)
     if any(known.told and known.labels not in {None, labels} for known, _ in found):
-        raise ProtocolError("a survey was told of these data with other labels, and a silo tells those of one view")
+        raise ProtocolError("a survey has reported these data with other labels, and a silo reports those of one view")
     places = "\n".join(source.place for source in own)
     new = folder / f"{hashlib.sha256(places.encode()).hexdigest()[:16]}.json"
     before, path = found[0] if found else (ToldData(data=own), new)
