@@ -1,6 +1,7 @@
 """A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, reduce
 from hashlib import sha256
@@ -108,7 +109,7 @@ class Scenario:
 
     def _set(self, **settings: Any) -> "Scenario":
         changed = replace(self, config=self.config.model_copy(update=settings))
-        vars(changed).update({k: v for k, v in vars(self).items() if k in {"frozen", "resident"}})
+        vars(changed).update({k: v for k, v in vars(self).items() if k in {"frozen", "resident", "_common"}})
         return changed
 
     def _in_deviations(self) -> "Scenario":
@@ -185,9 +186,14 @@ class Scenario:
 
         What is frozen is the run's in either case, and the same memory in all of its networks.
         """
-        module = self._built(client)
+        module = deepcopy(self._common) if client is None else self._built(client)
         share(module, self.frozen)
         return module
+
+    @cached_property
+    def _common(self) -> nn.Module:
+        """The network with the run's initial values, built once and copied for each use."""
+        return self._built()
 
     def _built(self, client: int | None = None) -> nn.Module:
         address = () if client is None else (client,)
@@ -199,7 +205,7 @@ class Scenario:
     @cached_property
     def frozen(self) -> dict[str, Tensor]:
         """The tensors that nobody trains, by name; empty for a network that is trained whole."""
-        return frozen(self._built())
+        return frozen(self._common)
 
     def private(self, folder: Path) -> PrivateObjective:
         """The objective whose gradients are private; each client's key and ledger lie in the folder."""

@@ -33,7 +33,7 @@ def load(monkeypatch):
             del sys.modules[name]
 
 
-IN_THE_GATE = {"apple_step", "fedavg_round", "memory", "methods"}
+IN_THE_GATE = {"apple_step", "methods"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,6 +151,7 @@ def test_another_step_than_the_plain_loops_ends_the_benchmark(load, monkeypatch)
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
+@pytest.mark.slow
 def test_memory_of_a_run_is_at_least_its_models(load):
     memory = load("memory")
     (table,) = memory.main(memory.QUICK, [])

@@ -151,6 +151,7 @@ def _read(handle):
         return b""
 
 
+@pytest.mark.slow
 def test_through_a_pipe_lines_arrive_while_the_run_goes(tmp_path):
     """The run has a million rounds: what is read was not kept until its end."""
     words = [*RUN, "fedavg", *SMALL, "rounds=1000000", "eval_every=1000", "--out", str(tmp_path / "run")]

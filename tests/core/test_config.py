@@ -2,9 +2,11 @@
 
 import json
 import pickle
+from itertools import product
 
 import pytest
 import tomli_w
+from pydantic import ValidationError
 
 import pomona
 from pomona.config import Config, keys, read_overrides, resolve
@@ -187,19 +189,25 @@ def told(key, value):
     return {section: {**needed.get(section, {}), key: value}} if dot else {key: value}
 
 
-@pytest.mark.parametrize("section", ["method", "partition"])
-def test_every_number_has_an_upper_bound(section):
-    """Whatever the key: a number that no machine can count with is refused, as itself and in a list.
+BEYOND = (10**300, 1e300, -1e300, [10**300], {"1": 10**300})
+"""Numbers that no machine can count with, as themselves and in collections."""
 
-    A composed method has its parts' keys.
-    """
-    for name in {"method": (name for name in METHODS if "+" not in name), "partition": RECIPES}[section]:
-        for key in keys({section: {"name": name}}):
-            for value in (10**300, 1e300, -1e300, [10**300], {"1": 10**300}):
-                tree = told(key, value)
-                tree[section] = {"name": name, **tree.get(section, {})}
-                with pytest.raises(ConfigError):
-                    resolve(tree)
+
+@pytest.mark.parametrize("kind", METHODS.values(), ids=[*METHODS])
+def test_every_number_of_a_method_has_an_upper_bound(kind):
+    for key, value in product(kind.model_fields, BEYOND):
+        with pytest.raises((ValidationError, ConfigError)):
+            kind(**{key: value})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_other_number_has_an_upper_bound(name):
+    chosen = {"method": {"name": "fedavg"}, "partition": {"name": name}}
+    for key, value in product(keys(chosen), BEYOND):
+        if key.startswith("partition.") or name == "iid":
+            tree = told(key, value)
+            with pytest.raises(ConfigError):
+                resolve({**tree, "partition": {**chosen["partition"], **tree.get("partition", {})}})
 
 
 @pytest.mark.parametrize(

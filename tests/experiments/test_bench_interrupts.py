@@ -137,6 +137,7 @@ def test_ctrl_c_is_blocked_in_workers_from_their_first_moment_on():
     assert made.stdout.split() == ["True", "False"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_first_moment_of_the_workers_is_130(tmp_path):
     """The whole group gets the signal while the process that workers are forked from still imports PyTorch."""
     process = started(command(tmp_path / "bench", "--jobs", "2"))

@@ -17,6 +17,7 @@ from pomona.experiments.dask_cluster import cluster
 from pomona.experiments.process_pool import ProcessPool
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
     context = get_context("forkserver")
     context.set_forkserver_preload(["pomona.experiments.runner", "pomona.scenario", "sklearn.datasets"])

@@ -20,6 +20,7 @@ def run(name, seed):
 
 
 @pytest.mark.parametrize("seeds", representatives([1, 5], [1]))
+@pytest.mark.slow
 def test_apple_beats_going_alone_and_one_model_for_all(seeds):
     """Mean client test accuracy of the headline models in the round best on validation, over the first seeds."""
 

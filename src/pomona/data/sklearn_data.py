@@ -1,5 +1,8 @@
 """The two data sets that come with scikit-learn: no file, no download."""
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 
 from pomona.data import image_arrays
@@ -9,14 +12,20 @@ from pomona.data.settings import DataSettings
 
 def digits(settings: DataSettings) -> Dataset:
     """Handwritten digits (1797, 8, 8, 1); the source's 0 to 16 are stretched to 0 to 255."""
-    from sklearn.datasets import load_digits
-
-    source = load_digits()
+    source = _digits()
     x = np.rint(source.images * (255 / 16)).astype(np.uint8)[..., None]
     classes = tuple(map(str, source.target_names))
     return Dataset(
         "digits", "image", x, source.target.astype(np.int64), classes, len(x), image_arrays.SHIFT, image_arrays.SCALE
     )
+
+
+@cache
+def _digits() -> Any:
+    """As scikit-learn reads them from text, which takes longer than a short run's round."""
+    from sklearn.datasets import load_digits
+
+    return load_digits()
 
 
 def breast_cancer(settings: DataSettings) -> Dataset:
