@@ -1,5 +1,7 @@
 """Tables that promise more than a table has: each is one line."""
 
+from io import BytesIO
+
 import pytest
 
 from pomona.core.errors import DataError
@@ -103,6 +105,35 @@ def test_parquet_pages_are_found_where_they_are(how, parquet_file):
                 assert chunk[7, parquet.I64] == stated.total_compressed_size
                 assert stated.total_uncompressed_size / 2 - 200 < parquet._largest_page(chunk, raw)
                 assert parquet._largest_page(chunk, raw) < stated.total_uncompressed_size
+
+
+@pytest.mark.parametrize("field", [b"\x88\x80\x08", b"\x08"])  # 65540, of which the last 16 bits are 4; and 4
+def test_a_second_list_of_row_groups_is_damage(field, parquet_file):
+    """pyarrow takes the last one, by the last 16 bits: 46 kB that unpacked to 3 GB were hidden so."""
+    hidden = bytes([parquet.LIST]) + field + bytes([parquet.STRUCTURE])  # of no row groups
+    path = parquet_file({"a": [1, 2]})
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[-8:-4], "little")
+    footer = whole[-8 - size : -9] + hidden + b"\x00"
+    path.write_bytes(whole[: -8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(DataError, match="its metadata or a page's header are damaged"):
+        list(parquet.records(path, 2))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\x25\x02\x05\x04\x06\x00",  # field 2, then field 2 again
+        b"\x25\x02\x05" + b"\x84\x80\x08" + b"\x06\x00",  # field 2, then 65538
+        b"\x19\xf7" + b"\xff" * 8 + b"\x7f",  # 2^63 doubles that are not there
+        b"\x29\x18\x00\x00",  # field 2 of the metadata: texts where pyarrow reads structures
+        b"\x19" * 3000,  # a list of a list of a list
+    ],
+)
+def test_a_page_header_that_others_may_read_otherwise_is_damaged(header):
+    """The doubles were counted without a byte of theirs being read."""
+    with pytest.raises(ValueError, match="a page's header"):
+        parquet._structure(BytesIO(header))
 
 
 def test_a_parquet_file_with_lists_is_refused_by_column(parquet_file):

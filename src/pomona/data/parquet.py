@@ -18,8 +18,15 @@ ROWS = 1 << 12  # in memory at once
 LONGEST = 1 << 16  # characters of a cell
 MOST = 1 << 29  # bytes that are unpacked at once
 MOST_IN_ALL = 1 << 32  # characters: a dictionary repeats a cell in every row for nothing
+DEEPEST = 8  # structures in one another
 CELL = 1 << 7  # bytes of a cell as Python keeps it
 TRUTHS, I8, I32, I64, DOUBLE, BYTES, LIST, STRUCTURE = {1, 2}, 3, 5, 6, 7, 8, 9, 12  # Thrift's kinds
+LISTS = {
+    **dict.fromkeys(((2,), (4,), (5,), (7,), (4, 1), (4, 4), (4, 1, 3, 8), (4, 1, 3, 13)), STRUCTURE),
+    **dict.fromkeys(((4, 1, 3, 3), (4, 1, 8, 2, 1)), BYTES),
+    **dict.fromkeys(((4, 1, 3, 2), (4, 1, 3, 17, 2)), I32),
+    **dict.fromkeys(((4, 1, 3, 16, 2), (4, 1, 3, 16, 3)), I64),
+}  # of what parquet.thrift has lists: pyarrow reads their elements so, whatever kind the file says
 
 
 def is_parquet(path: Path) -> bool:
@@ -101,19 +108,20 @@ def _rows_at_once(table: Any, raw: IO[bytes]) -> int:
 def _groups(raw: IO[bytes]) -> list[list[dict[Any, Any]]]:
     """Each row group's columns as Thrift structures: ``ColumnMetaData`` of parquet.thrift.
 
-    They are read here: pyarrow's access to a column of damaged metadata ends the process.
+    They are read here: pyarrow ends the process where it is asked for a column of damaged metadata, or writes them.
     """
     end = raw.seek(-8, SEEK_END)
     raw.seek(-8 - int.from_bytes(raw.read(4), "little"), SEEK_END)
     about = _structure(raw)
     if raw.tell() != end:
-        raise ValueError("its metadata are damaged")
+        raise _damaged()
     return [[chunk[3, STRUCTURE] for chunk in group[1, LIST]] for group in about[4, LIST]]
 
 
 def _largest_page(chunk: dict[Any, Any], raw: IO[bytes]) -> int:
     """The unpacked bytes of a column's largest page. Raises ValueError for pages that do not lie in the file."""
-    start = min(filter(None, (chunk[9, I64], chunk.get((11, I64)))), default=0)  # of data, of the dictionary
+    start, dictionary = chunk[9, I64], chunk.get((11, I64), 0)
+    start = dictionary if 0 < dictionary < start else start  # as pyarrow does
     end, largest = start + chunk[7, I64], 0
     if not 0 <= start <= end <= raw.seek(0, SEEK_END):
         raise ValueError("a column does not lie in the file")
@@ -128,35 +136,51 @@ def _largest_page(chunk: dict[Any, Any], raw: IO[bytes]) -> int:
     return largest
 
 
-def _structure(raw: IO[bytes], depth: int = 8) -> dict[tuple[int, int], Any]:
+def _structure(raw: IO[bytes], at: tuple[int, ...] = ()) -> dict[tuple[int, int], Any]:
     """The values of a structure in Thrift's compact protocol by field and kind, without truths and bytes.
 
+    What another reader may take otherwise is damaged: a field that comes twice, or a number of one that is not of 16
+    bits; lists of other elements than they have in Parquet. A page of gigabytes could hide there.
+
     Source: Apache Thrift, "Thrift compact protocol encoding".
+
+    Args:
+        raw: at the structure's first byte; left behind its last.
+        at: the fields that lead to it.
     """
     found: dict[tuple[int, int], Any] = {}
     field = 0
     while kind := (head := _byte(raw)) & 15:
-        field = field + (head >> 4) if head >> 4 else _signed(raw)
+        before, field = field, field + (head >> 4) if head >> 4 else _signed(raw)
+        if not before < field < 1 << 15 or len(at) > DEEPEST:
+            raise _damaged()
         if kind not in TRUTHS:
-            found[field, kind] = _value(raw, kind, depth)
+            found[field, kind] = _value(raw, kind, (*at, field))
     return found
 
 
-def _value(raw: IO[bytes], kind: int, depth: int) -> Any:
+def _value(raw: IO[bytes], kind: int, at: tuple[int, ...]) -> Any:
     if kind in {I32, I64}:
         return _signed(raw)
     if kind == BYTES:
         return raw.seek(_unsigned(raw), SEEK_CUR)
-    if kind == STRUCTURE and depth:
-        return _structure(raw, depth - 1)
+    if kind == STRUCTURE:
+        return _structure(raw, at)
     if kind == LIST:
         head = _byte(raw)
-        return [_value(raw, head & 15, depth) for _ in range(head >> 4 if head < 240 else _unsigned(raw))]
+        of, length = head & 15, head >> 4 if head < 240 else _unsigned(raw)
+        if length and (of == LIST or LISTS.get(at, of) != of):
+            raise _damaged()
+        return [_value(raw, of, at) for _ in range(length)]
     if kind in {*TRUTHS, I8}:
         return _byte(raw)
-    if kind == DOUBLE:
-        return raw.seek(8, SEEK_CUR)
-    raise ValueError("a page's header is damaged")
+    if kind == DOUBLE:  # not skipped: a list of 2^60 would take no bytes
+        return [_byte(raw) for _ in range(8)]
+    raise _damaged()
+
+
+def _damaged() -> ValueError:
+    return ValueError("its metadata or a page's header are damaged")
 
 
 def _byte(raw: IO[bytes]) -> int:
@@ -171,7 +195,7 @@ def _unsigned(raw: IO[bytes]) -> int:
         value |= ((byte := _byte(raw)) & 127) << shift
         if byte < 128:
             return value
-    raise ValueError("a page's header is damaged")
+    raise _damaged()
 
 
 def _signed(raw: IO[bytes]) -> int:
