@@ -14,6 +14,8 @@ from pomona import models
 from pomona.config import resolve
 from pomona.core.errors import QuorumError
 from pomona.deploy import status
+from pomona.deploy.messages.study_exchange import PATH
+from pomona.deploy.server.studies.study_desk import StudyDesk
 from pomona.deploy.silo.studies import consent_policy, study_facts
 from pomona.deploy.silo.studies.consent_policy import misfits
 from pomona.deploy.silo.studies.consent_rules import ConsentPolicy
@@ -143,6 +145,26 @@ def test_a_study_at_which_the_process_was_killed_is_taken_in_once(federation, mo
     said = heard(federation, "silo-0")
     assert f"was killed, as where memory is short; remove {mark} to try it again" in said[0]
     mark.unlink()
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "accepted"
+    assert not list(marks.iterdir())
+
+
+def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monkeypatch):
+    """A server may let a text take ten minutes; nothing of it has been read then."""
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+    marks, answer = federation.kits / "silo-0" / "state" / "taking-in", StudyDesk.answer
+
+    def stops(desk, who, path, body):
+        return os._exit(137) if path.startswith(f"{PATH}/") else answer(desk, who, path, body)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyDesk, "answer", stops)
+        assert asked_in_a_process(federation) == 137
+    assert not marks.exists() or not list(marks.iterdir())
+    marks.mkdir(exist_ok=True)
+    (marks / ("ab" * 32)).touch()  # of a study that is offered no more
     heard(federation, "silo-0")
     assert known(federation, "first").standing == "accepted"
     assert not list(marks.iterdir())

@@ -21,7 +21,7 @@ MOST_IN_ALL = 1 << 32  # characters: a dictionary repeats a cell in every row fo
 DEEPEST = 8  # structures in one another
 CELL = 1 << 7  # bytes of a cell as Python keeps it
 TRUTHS, I8, I32, I64, DOUBLE, BYTES, LIST, STRUCTURE = {1, 2}, 3, 5, 6, 7, 8, 9, 12  # Thrift's kinds
-LISTS = {
+LISTS: dict[tuple[int, ...], int] = {
     **dict.fromkeys(((2,), (4,), (5,), (7,), (4, 1), (4, 4), (4, 1, 3, 8), (4, 1, 3, 13)), STRUCTURE),
     **dict.fromkeys(((4, 1, 3, 3), (4, 1, 8, 2, 1)), BYTES),
     **dict.fromkeys(((4, 1, 3, 2), (4, 1, 3, 17, 2)), I32),

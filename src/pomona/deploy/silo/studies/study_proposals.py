@@ -35,7 +35,9 @@ from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.studies import own_state
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona.deploy.study import LONGEST, Study
+from pomona.storage.lock import waiting_lock
 
+MARKS = "state/taking-in"  # in a kit
 TEXT = 600.0  # seconds until a study's text must be there; LONGEST bytes take 70 s at 2 Mbit/s
 Ask = Callable[[str, bytes | None], bytes]  # a path and what to POST to it, if anything -> the answer
 
@@ -95,17 +97,21 @@ def take_in(kit: Path, agreement: str, ask: Ask) -> KnownStudy:
 
     Raises PomonaError for one that is not what its hash says, or that this silo cannot take part in.
     """
-    study = Study.parse(ask(f"{PATH}/{agreement}", None))
-    require_harmless(study, SiloFile.load(kit / "silo.toml"))
-    known = KnownStudy(agreement=agreement, study=study)
-    federation = KnownStudies(kit).agreed(Federation.read(kit / "federation.toml"), known)
-    if federation.agreement != agreement:
-        raise ProtocolError(
-            f"study {study.name} has another hash here than at the server; compare Pomona's version, the kit's "
-            "federation.toml, and own code that the study names"
-        )
-    known = known.model_copy(update={"trials": tuple(trial.agreement for trial in federation.trials())})
-    KnownStudies(kit).propose(known)
+    text = ask(
+        f"{PATH}/{agreement}", None
+    )  # may take minutes: a machine that stops then marks nothing
+    with _marked(kit, agreement):
+        study = Study.parse(text)
+        require_harmless(study, SiloFile.load(kit / "silo.toml"))
+        known = KnownStudy(agreement=agreement, study=study)
+        federation = KnownStudies(kit).agreed(Federation.read(kit / "federation.toml"), known)
+        if federation.agreement != agreement:
+            raise ProtocolError(
+                f"study {study.name} has another hash here than at the server; compare Pomona's version, the kit's "
+                "federation.toml, and own code that the study names"
+            )
+        known = known.model_copy(update={"trials": tuple(trial.agreement for trial in federation.trials())})
+        KnownStudies(kit).propose(known)
     return known
 
 
@@ -128,17 +134,13 @@ def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
     """Take in all studies that are new, apply the kit's rules to all that wait, and say what is to be done."""
     own_state.begin(kit)
     importable(kit)
-    for agreement in visit(kit, ask):
-        mark = kit / "state" / "taking-in" / agreement
-        if mark.exists():
-            say(
-                f"study {agreement[:16]} is not taken in: the process that did so was killed, as where memory is "
-                f"short; remove {mark} to try it again"
-            )
-            continue
+    offered = visit(kit, ask)
+    for mark in (kit / MARKS).glob("*"):
+        if mark.name not in offered:  # a server could leave any number of them
+            mark.unlink(missing_ok=True)
+    for agreement in offered:
         try:
-            with _marked(mark):
-                take_in(kit, agreement, ask)
+            take_in(kit, agreement, ask)
         except Exception as fault:  # whatever a study holds, the others are taken in
             say(f"study {agreement[:16]} cannot be taken in: {_said(fault)}")
     for known in KnownStudies(kit).all:
@@ -147,14 +149,23 @@ def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def _marked(mark: Path) -> Iterator[None]:
-    """A file for as long as something lasts; a process that is killed leaves it behind."""
+def _marked(kit: Path, agreement: str) -> Iterator[None]:
+    """Keep a file as long as a study is taken in, by one process at a time; one that is killed leaves it behind.
+
+    Raises ProtocolError where it lies there already.
+    """
+    mark = kit / MARKS / agreement
     mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-    try:
-        yield
-    finally:
-        mark.unlink(missing_ok=True)
+    with waiting_lock(kit / "state" / ".taking-in.lock"):
+        if mark.exists():
+            raise ProtocolError(
+                f"the process that did so was killed, as where memory is short; remove {mark} to try it again"
+            )
+        mark.touch()
+        try:
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
 
 
 def _judged(kit: Path, known: KnownStudy) -> str:
