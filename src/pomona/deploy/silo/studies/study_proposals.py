@@ -97,9 +97,7 @@ def take_in(kit: Path, agreement: str, ask: Ask) -> KnownStudy:
 
     Raises PomonaError for one that is not what its hash says, or that this silo cannot take part in.
     """
-    text = ask(
-        f"{PATH}/{agreement}", None
-    )  # may take minutes: a machine that stops then marks nothing
+    text = ask(f"{PATH}/{agreement}", None)  # may take minutes: a machine that stops then marks nothing
     with _marked(kit, agreement):
         study = Study.parse(text)
         require_harmless(study, SiloFile.load(kit / "silo.toml"))
