@@ -126,7 +126,12 @@ def test_voxels_of_several_sizes_and_masks_without_a_class_are_noted(tmp_path):
 def test_a_spreadsheets_semicolons_and_decimal_commas_are_read_and_noted(tmp_path):
     data = table(tmp_path / "a.csv", "age;crp;died\n20;1,5;0\n-3;,5;1\n".replace(";,5", ";0,25"), validation_share=0)
     assert (data.x.tolist(), data.y.tolist(), data.columns) == ([[20, 1.5], [-3, 0.25]], [0, 1], ("age", "crp"))
-    assert any("divided by ';', and decimal commas are read as points" in line for line in data.notes)
+    said = "; a comma in a number is its decimal mark: 1,343 is read as 1.343"
+    assert data.notes == (f"{tmp_path / 'a.csv'}: cells are divided by ';'{said}",)
+    again = {"name": "csv", "path": tmp_path / "a.csv", "label_column": "died"}
+    assert read(DataSettings(**again, separator=";")).notes == data.notes  # nothing was said of the comma
+    assert read(DataSettings(**again, decimal=",")).notes == (data.notes[0].removesuffix(said),)
+    assert not read(DataSettings(**again, separator=";", decimal=",")).notes
     assert not table(tmp_path / "b.csv", "age,died\n1,0\n2,1\n").notes
 
 

@@ -1,5 +1,6 @@
 """Numbers that differ by little for their size: what float32 cannot hold is subtracted in double precision first."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pomona.core.errors import DataError
 from pomona.data import DataSettings, csv_columns, csv_table, read, table_cells
 from pomona.data.csv_records import CsvRecord
 from pomona.data.preprocessing import TableColumn
@@ -43,7 +45,10 @@ def test_what_a_large_number_differs_in_is_seen(tmp_path, base, spread):
     np.testing.assert_allclose(x, (large - large.mean()) / large.std(), atol=1e-5)
     assert learnt.x.dtype == np.float32
     assert learnt.preprocessing[0].offsets == (np.median(large), 0.0)
-    assert any(note.startswith("numbers that differ by little for their size") for note in learnt.notes)
+    assert any(
+        note.startswith("numbers too close to each other for float32, read less their median: t (")
+        for note in learnt.notes
+    )
 
 
 def test_gaps_of_large_numbers_become_their_median(tmp_path):
@@ -109,6 +114,13 @@ def test_a_model_answers_for_raw_files(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.stack([1e9 + SMALL, ALL % 7], axis=1))
     for name in ("a.csv", "a.npz"):
         np.testing.assert_array_equal(inputs.read(tmp_path / name, about).x, data.x)
+
+
+@pytest.mark.parametrize("cell", ["1e39", "-6.659e+299", "inf"])
+def test_numbers_that_float32_does_not_hold_are_named(tmp_path, cell):
+    said = rf"column t: 80 of 80 are not finite numbers, first '{re.escape(cell)}' in line 2: beyond 3.4e\+38"
+    with pytest.raises(DataError, match=said):
+        table(tmp_path / "a.csv", "t,died\n" + "".join(f"{cell},{k % 2}\n" for k in range(80)))
 
 
 CELLS = st.one_of(

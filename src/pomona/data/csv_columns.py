@@ -37,6 +37,14 @@ def bound(cell: str) -> float:
     return number(found[1]) if (found := _BOUND.fullmatch(cell.strip())) else math.nan
 
 
+def _is_large(cell: str) -> bool:
+    """Whether a cell is a number that float32 does not hold."""
+    try:
+        return abs(float(cell)) > LARGEST
+    except ValueError:
+        return False
+
+
 def is_gap(cell: str) -> bool:
     """Whether a cell marks a missing value."""
     return cell.strip().lower() in GAPS
@@ -94,7 +102,8 @@ class Strays:
         gaps, others: how many say nothing, and how many say something else.
         first: where the first of each kind was met, and what it said.
         values: different ones among the others, a few more than a category has.
-        dates, commas, bounds: how many of the others are dates, numbers with a decimal comma, or bounds such as <5.
+        dates, commas, bounds, large: how many of the others are dates, numbers with a decimal comma, bounds such as <5,
+            or numbers beyond float32.
     """
 
     name: str
@@ -107,6 +116,7 @@ class Strays:
     dates: int = 0
     commas: int = 0
     bounds: int = 0
+    large: int = 0
 
     @property
     def wrong(self) -> bool:
@@ -129,6 +139,7 @@ class Strays:
         self.dates += times * bool(_DATE.match(cell.strip()))
         self.commas += times * bool(_COMMA.fullmatch(cell.strip()))
         self.bounds += times * (not math.isnan(bound(cell)))
+        self.large += times * _is_large(cell)
         if len(self.values) <= FEW:
             self.values.add(cell.strip())
 
@@ -138,12 +149,9 @@ class Strays:
             return "gaps"
         if self.wanted != "finite numbers":
             return "strays"
-        if self.commas == self.others:
-            return "commas"
-        if self.dates == self.others:
-            return "dates"
-        if self.bounds == self.others:
-            return "bounds"
+        for kind in ("commas", "dates", "bounds", "large"):
+            if getattr(self, kind) == self.others:
+                return kind
         if 2 * self.others < rows - self.gaps:
             return "strays"
         return "category" if len(self.values) <= FEW and len(self.values) < self.others else "texts"
@@ -165,6 +173,7 @@ LOOKS = {
     "commas": "decimal commas?",
     "dates": "dates",
     "bounds": "bounds?",
+    "large": f"beyond {LARGEST:.3g}",
     "category": "a category?",
     "texts": "an identifier, or texts?",
 }
@@ -173,6 +182,7 @@ REMEDIES = {
     "commas": "commas in numbers: if they are decimal marks, data.decimal=comma; if they part thousands, take them out",
     "dates": "dates: read them as days, 'data.dates=[{}]'",
     "bounds": "bounds such as <5: read them as the number behind the sign, data.censored=limit",
+    "large": "numbers that float32 does not hold: correct them, or give them in another unit",
     "strays": "single cells: correct them, or take out their rows",
     "category": "categories: one column of 0 and 1 for each value, 'data.categories=[{}]'",
 }

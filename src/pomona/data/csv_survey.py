@@ -178,9 +178,9 @@ class CsvSurvey:
     def described(self, dataset: Dataset, training: int, inputs: Sequence[int]) -> Dataset:
         """The same data with all that the columns beside ``inputs`` say; the first files are for training."""
         owners = self.owners(sum(self.counts[:training]))
-        unset = self.paths if self.form.separator is None else ()
-        divided = {mark: path for path in reversed(unset) if (mark := separator(path, self.form)) != ","}
-        commas = "" if self.form.decimal else ", and decimal commas are read as points"
+        unsaid = () if self.form.separator and self.form.decimal else self.paths
+        divided = {mark: path for path in reversed(unsaid) if (mark := separator(path, self.form)) != ","}
+        commas = "" if self.form.decimal else "; a comma in a number is its decimal mark: 1,343 is read as 1.343"
         read = [f"{path}: cells are divided by {mark!r}{commas}" for mark, path in divided.items()]
         if self.without:
             read.append(f"{self.without} of {self.without + len(self)} rows have no label and are left out")

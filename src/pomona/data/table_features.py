@@ -143,8 +143,8 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
 
 def summary(raw: RawTable, by: Preprocessing, rows: int) -> list[str]:
     """What was made of a table, for people; nothing where its columns are its features."""
-    moved = [f"{column.name} ({column.offset:.17g})" for column in by.columns if column.offset]
-    near = [f"numbers that differ by little for their size, which is subtracted: {listed(moved, 8)}"] if moved else []
+    moved = [f"{column.name} ({column.offset!r})" for column in by.columns if column.offset]
+    near = [f"numbers too close to each other for float32, read less their median: {listed(moved, 8)}"] if moved else []
     if by.features == by.names and not by.shift:
         return near
     filled = [column.name for column in by.columns if column.flagged]
