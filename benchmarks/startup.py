@@ -1,5 +1,8 @@
 """How long it takes from a command to its first work: importing the package, and the first round of the demo.
 
+Then whole commands, in seconds of a processor: help, a short run with its page, and the page alone; the run is the four
+hospitals' of the README where ``POMONA_DATA`` has them, else of digits.
+
     python benchmarks/startup.py [--quick]
 
 Fresh processes that take turns. ``import pomona`` must not import PyTorch, which is checked. The demo is given a folder
@@ -7,10 +10,12 @@ of its own; its clock stops when the first round stands in the record, and the p
 """
 
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from time import sleep
@@ -26,6 +31,7 @@ SCRIPTS = {
 }
 FIRST_ROUND = "the demo's first round"
 QUICK, FULL = 1, 11  # turns
+HOSPITALS = Path(__file__).parents[1] / "configs/heart-disease.toml"
 
 
 def script(text: str) -> float:
@@ -62,6 +68,32 @@ def recorded(events: Path) -> bool:
     return any(json.loads(line)["event"] == "round" for line in lines if line.endswith("\n"))
 
 
+def processor(command: list[str], folder: Path) -> float:
+    """Seconds of a processor, user's and system's, of a whole command in a fresh process; raises if that fails."""
+    began = _spent()
+    subprocess.run([sys.executable, "-m", "pomona", *command], check=True, cwd=folder, capture_output=True)
+    return _spent() - began
+
+
+def _spent() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def whole(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """(name, words) of whole commands; ``folder``: an empty one, in which they run."""
+    hospitals = Path(os.environ.get("POMONA_DATA", "nowhere")).absolute() / "heart_disease"
+    settings, data = ["rounds=30"], "digits"
+    if hospitals.is_dir():
+        (folder / "heart_disease").symlink_to(hospitals)
+        data = "four hospitals"
+        (folder / HOSPITALS.name).write_bytes(HOSPITALS.read_bytes())
+        settings = [HOSPITALS.name]
+    yield "pomona --help", ["--help"]
+    yield f"pomona run apple, {data}", ["run", "apple", *settings, "--out", "run"]
+    yield "pomona report of it", ["report", "run", "--out", "page"]
+
+
 def main(turns: int, words: list[str]) -> list[Table]:
     """Measure and print."""
     assert not words, f"no settings here: {words}"
@@ -76,7 +108,19 @@ def main(turns: int, words: list[str]) -> list[Table]:
         }
         for name in times.of
     }
-    return [publish("From a command to its first work", rows, times.turns)]
+    return [publish("From a command to its first work", rows, times.turns), whole_commands(turns)]
+
+
+def whole_commands(turns: int) -> Table:
+    """Processor seconds of whole commands; each turn has a folder of its own."""
+    spent: dict[str, list[float]] = {}
+    for _ in range(turns):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, command in whole(Path(folder)):
+                spent.setdefault(name, []).append(processor(command, Path(folder)))
+    times = Times(spent)
+    rows = {n: {"median processor s": times.median(n), "min s": min(t), "max s": max(t)} for n, t in spent.items()}
+    return publish("Whole commands", rows, turns)
 
 
 if __name__ == "__main__":

@@ -214,6 +214,20 @@ def test_a_record_has_a_first_round_only_once_its_line_is_whole(load, tmp_path):
     assert startup.recorded(events)
 
 
+def test_whole_commands_are_those_of_the_readme_where_the_data_are(load, tmp_path, monkeypatch):
+    startup = load("startup")
+    for place, words in (("data", ["heart-disease.toml"]), ("nowhere", ["rounds=30"])):
+        (tmp_path / "data/heart_disease").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"in-{place}").mkdir()
+        monkeypatch.setenv("POMONA_DATA", str(tmp_path / place))
+        commands = dict(startup.whole(tmp_path / f"in-{place}"))
+        assert [*commands.values()][1:] == [
+            ["run", "apple", *words, "--out", "run"],
+            ["report", "run", "--out", "page"],
+        ]
+        assert all((tmp_path / f"in-{place}" / name).is_file() for name in words if name.endswith(".toml"))
+
+
 def test_the_pfl_network_has_the_published_number_of_parameters(monkeypatch):
     configs = FOLDER.parent / "configs" / "pfl-cifar10"
     monkeypatch.syspath_prepend(str(configs))

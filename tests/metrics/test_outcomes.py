@@ -1,6 +1,7 @@
 """Figures of each class or label at a threshold and of its calibration, against scikit-learn and closed forms."""
 
 import json
+import sys
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
+from sklearn.linear_model import LogisticRegression
 
 from pomona.core.rng import stream
 from pomona.metrics.calibration import curve, recalibration
@@ -212,3 +214,17 @@ def test_with_more_outcomes_than_are_read_there_are_none():
     p = np.full((2, MOST + 1), 1 / (MOST + 1))
     assert evaluate_outcomes((p, np.array([0, 1])), None, DRAWS) == []
     assert len(evaluate_outcomes((p[:, :MOST], np.array([0, 1])), None, DRAWS, resamples=2)) == MOST
+
+
+def test_recalibration_is_the_unpenalised_logistic_regression_and_needs_no_optimiser_of_scipy(monkeypatch):
+    """Also of extreme logits, where Newton's whole steps overshoot."""
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)  # half a second of importing in each short run
+    draw = stream(5, "fit")
+    for scale in (0.3, 2.0, 12.0):
+        x = draw.normal(0, scale, 80)
+        truth = draw.random(80) < 1 / (1 + np.exp(-(0.5 + 0.4 * x)))
+        fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000, solver="newton-cholesky").fit(x[:, None], truth)
+        found = recalibration(1 / (1 + np.exp(-x)), truth)
+        assert [found[name][0] for name in ("intercept", "slope")] == pytest.approx(
+            [fit.intercept_[0], fit.coef_[0, 0]], rel=1e-4
+        )

@@ -12,12 +12,14 @@ from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
+from pomona.objective import local_training
 from pomona.objective.batches import in_step, shuffled
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.row_gradients import LoopObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
+from problems import a_round
 
 IMAGES = np.random.Generator(np.random.Philox(1)).integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
 LABELS = np.arange(40) % 5
@@ -179,3 +181,24 @@ def test_ragged_clients_are_an_active_prefix(lengths):
     steps = list(in_step(streams, "training"))
     assert [len(s.indices) for s in steps] == [sum(n > t for n in lengths) for t in range(max(lengths))]
     assert [s.step for s in steps] == list(range(len(steps)))
+
+
+def test_what_an_objective_offers_is_looked_up_once_a_visit_however_many_steps(monkeypatch):
+    """A check of a protocol takes 0.1 ms: several a step were a seventh of a short run."""
+    asked = []
+
+    class Counted(type):
+        def __instancecheck__(cls, one):
+            asked.append(cls)
+            return False
+
+    for name in ("Guarded", "Reusing", "Stepping", "Mixing"):
+        monkeypatch.setattr(local_training, name, Counted(name, (), {}))
+    objective, _ = problem()
+    W, each = torch.zeros(1, 3), []
+    for epochs in (1, 5):
+        asked.clear()
+        training = local_training.LocalTraining(objective, (0,), None, a_round(batch_size=4))
+        steps = [(training.stepped(W, batch, W, training.round), training.mixes) for (batch,) in training.steps(epochs)]
+        each.append((len(steps), len(asked)))
+    assert each == [(4, 3), (20, 3)]  # of 15 samples; guarded, stepping, mixing

@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import entr
 
 from pomona.core.splits import Split
 from pomona.data.dataset import Dataset
@@ -41,4 +40,4 @@ def effective_classes(counts: Counts) -> Measure:
 
 
 def _entropy(rates: Measure) -> Measure:
-    return np.asarray(entr(rates).sum(axis=1), dtype=np.float64)
+    return np.asarray(-(rates * np.log(np.where(rates > 0, rates, 1))).sum(axis=1), dtype=np.float64)
