@@ -56,6 +56,11 @@ CRAFTED = [
     ("evaluation", "interval", [[0.1]] * 4),
     ("evaluation", "samples", [10**400] * 4),
     ("evaluation", "loss", {"0": 1.0}),
+    # Their squares, of which means and spreads are made, overflow.
+    *(("evaluation", key, [1e101, 1, 1, -1e101]) for key in ("loss", "accuracy", "value")),
+    ("round", "loss", [1e308] * 4),
+    ("round", "info", {"dr": [[1.0], [-1e308], [1.0], [1.0]]}),
+    ("final", "mse", 1e101),
     ("evaluation", "round", 10**30),
     ("evaluation", "model", ["personal"]),
     ("evaluation", "split", "\x1b[31m"),

@@ -60,6 +60,22 @@ def test_many_numbers_become_bytes_that_are_off_by_half_a_step(spread: float, mo
     np.testing.assert_allclose(unpack(packed), values, atol=step / 2 + 1e-12)
 
 
+def test_numbers_that_no_float32_holds_are_not_drawn_and_named() -> None:
+    large = float(np.finfo(np.float32).max) * 2
+    values = np.array([[1.0, large, -large, np.nan]])
+    np.testing.assert_array_equal(unpack(pack(values)), [[1.0, np.nan, np.nan, np.nan]])
+    known = result("fedavg", n=2, rounds=1, classes=2)
+    overflown = replace(known, evaluations=[replace(e, loss=(1.0, -1e100)) for e in known.evaluations])
+    assert packing.left_out(runs([known])) == []
+    (line,) = packing.left_out(runs([overflown]))
+    assert f"({len(known.evaluations)} of them) are not drawn" in line
+
+
+def test_many_numbers_of_which_none_is_defined_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "EXACT", 10)
+    assert np.isnan(unpack(pack(np.full((4, 4), np.nan)))).all()
+
+
 def test_curves_of_the_page_are_those_of_the_record() -> None:
     results = comparison(n=5, rounds=4, classes=3)
     for run, recorded in zip(of(*results)["runs"], results, strict=True):

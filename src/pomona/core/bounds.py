@@ -21,6 +21,7 @@ NESTED = (Mapping, list, tuple)
 LONGEST = 500  # characters of a line that another party wrote
 ROUNDS = 10**6  # the highest number of a round
 PLACES = 10**4  # most places of a federation
+HUGE = 1e100  # sums of squares over samples and silos stay finite
 
 
 def plain(text: str, most: int = LONGEST) -> str:
@@ -55,6 +56,7 @@ Number = Annotated[int, Field(ge=0, le=ROUNDS)]  # of a round
 Place = Annotated[int, Field(ge=0, lt=PLACES)]  # a client's id
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Measured = Annotated[float, Field(ge=-HUGE, le=HUGE, allow_inf_nan=False)]  # a loss or a metric
 
 E = TypeVar("E", bound=PomonaError)
 

@@ -9,10 +9,9 @@ from pydantic import Field, model_validator
 
 from pomona.core.bounds import Count, Line, Number, Seconds, Within
 from pomona.experiments.suite import Name
-from pomona.record.events import MOST, Figures, Kind
+from pomona.record.events import MOST, Figure, Figures, Kind
 
-Value = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] | None  # sums over samples stay finite
-Values = Annotated[list[Value], Field(max_length=MOST)]
+Values = Annotated[list[Figure], Field(max_length=MOST)]
 State = Literal["waiting", "finished", "failed", "data missing"]
 Words = dict[Line, Line]
 Tree = dict[Line, Any]
@@ -20,8 +19,8 @@ Tree = dict[Line, Any]
 
 class _Spread(Kind):
     n: Count
-    mean: Value
-    std: Value
+    mean: Figure
+    std: Figure
 
 
 class _Moment(Kind):
@@ -58,7 +57,7 @@ class _Curve(Kind):
 
 
 class _Spent(Kind):
-    epsilon: Value
+    epsilon: Figure
 
 
 class _Figures(Kind):

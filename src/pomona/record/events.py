@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from pomona.core.bounds import PLACES, Count, Finite, Label, Line, Number, Place, Seconds, Sha256, first
+from pomona.core.bounds import HUGE, PLACES, Count, Label, Line, Measured, Number, Place, Seconds, Sha256, first
 from pomona.core.targets import Targets
 from pomona.data.preprocessing import Preprocessing
 from pomona.record.presentation import Presentation
@@ -23,7 +23,7 @@ MOST = 10**4  # clients, and classes
 def _figures(value: Any) -> Any:
     """Refuse anything but numbers, in lists and tables of them."""
     for leaf in _leaves(value):
-        if isinstance(leaf, str) or (leaf is not None and not abs(leaf) <= 1e300):
+        if isinstance(leaf, str) or (leaf is not None and not abs(leaf) <= HUGE):
             raise ValueError("must be a number, or a list of numbers")
     return value
 
@@ -36,6 +36,8 @@ def _array(value: Any) -> NDArray[np.float64]:
         raise ValueError("must be lists of equal lengths") from None
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         raise ValueError("must be finite numbers")
+    if array.size and not max(abs(array.max()), abs(array.min())) <= HUGE:
+        raise ValueError(f"must be numbers of at most {HUGE:g}")
     return array.astype(np.float64)
 
 
@@ -54,13 +56,13 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-Figure = Finite | None
+Figure = Measured | None
 Figures = Annotated[Any, AfterValidator(_figures)]
 Array = Annotated[Any, AfterValidator(_array)]
 Counts = Annotated[list[list[Count]], AfterValidator(_even)]
 Ends = Annotated[list[Figure], Field(min_length=2, max_length=2)]
-Group = Annotated[list[Finite], Field(min_length=3, max_length=3)]
-Edges = Annotated[list[Annotated[Finite, Field(gt=0)]], Field(max_length=1000)]
+Group = Annotated[list[Measured], Field(min_length=3, max_length=3)]
+Edges = Annotated[list[Annotated[Measured, Field(gt=0)]], Field(max_length=1000)]
 Names = Annotated[list[Line], Field(max_length=MOST)]
 
 
@@ -180,7 +182,7 @@ class _AtThreshold(Kind):
     outcome: Place
     samples: Count
     positives: Count
-    threshold: Finite
+    threshold: Measured
     chosen: bool
     sensitivity: Figure = None
     specificity: Figure = None

@@ -10,14 +10,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import FailFast, Field, StringConstraints, ValidationError
 
-from pomona.core.bounds import PLACES, Count, Hex, Label, Line, Number, Place, Seconds, Sha256, first
+from pomona.core.bounds import PLACES, Count, Hex, Label, Line, Measured, Number, Place, Seconds, Sha256, first
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Certificate, SiloName
 from pomona.deploy.study_kinds import MOST_JUDGED
 
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # an id drawn at random
-Loss = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]  # sums over samples and silos stay finite
 PublicKey = Annotated[str, StringConstraints(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")]
 RENEWALS = 20  # of a silo's key
 Hashes = Annotated[tuple[Sha256, ...], Field(max_length=10**5), FailFast()]
@@ -145,10 +144,10 @@ class ReportedScore(Settings):
     when: Literal["received", "trained"]
     split: Literal["validation", "test"]
     samples: Count
-    loss: Loss | None = None
+    loss: Measured | None = None
     accuracy: float | None = Field(None, ge=0, le=1)
-    value: Loss | None = None
-    interval: tuple[Loss, Loss] | None = None
+    value: Measured | None = None
+    interval: tuple[Measured, Measured] | None = None
 
 
 class Answer(Body):
@@ -173,7 +172,7 @@ class Answer(Body):
     samples: Count
     uplink: Sha256 | Literal[""] = ""
     rows: dict[Label, Hex] = Field({}, max_length=20)
-    loss: Loss | None = None
+    loss: Measured | None = None
     scores: tuple[ReportedScore, ...] = Field((), max_length=2 * MOST_JUDGED)
     seconds: Seconds = 0.0
     fault: Line = ""

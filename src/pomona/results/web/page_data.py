@@ -32,6 +32,7 @@ EXACT = 150_000
 """Numbers of one quantity beyond which each is stored in a byte, not in four."""
 MARKS = 20_000
 """Counts of labels by client and class beyond which a page does not draw them: each is an element of the document."""
+LARGEST = float(np.finfo(np.float32).max)
 MOST = 600_000
 """Numbers of one quantity beyond which rounds are left out."""
 
@@ -39,10 +40,14 @@ MOST = 600_000
 def pack(values: NDArray[np.float64]) -> Json:
     """Numbers of any shape in base64, NaN where there is none: as little-endian float32, or where there are more than
     ``EXACT`` as bytes: k stands for ``low + k / 254 (high - low)``, 255 for NaN.
+
+    What is beyond ``LARGEST`` is not drawn.
     """
+    values = np.where(np.abs(values) <= LARGEST, values, np.nan)
     if values.size <= EXACT:
         return {"shape": values.shape, "bytes": _text(values.astype("<f4"))}
-    low, high = (float(pick(values)) for pick in (np.nanmin, np.nanmax))
+    known = values[~np.isnan(values)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
     steps = np.rint((values - low) / (high - low or 1.0) * 254)
     return {
         "shape": values.shape,
@@ -287,6 +292,11 @@ def left_out(runs: list[Run]) -> list[str]:
             f"{MATRIX}; events.jsonl in the run's folder has it."
             for name, n in too_large(run).items()
         ]
+        if large := _too_large_to_draw(run.result):
+            lines.append(
+                f"{run.label}: numbers beyond {LARGEST:.2g} ({large:,} of them) are not drawn; events.jsonl in the "
+                "run's folder has them."
+            )
         counts, held = pooled_confusion(run), partition.find([run])
         if counts is not None and len(counts) > DRAWN:
             lines.append(
@@ -298,6 +308,12 @@ def left_out(runs: list[Run]) -> list[str]:
                 f"{run.label}: which labels {n:,} clients hold of {c:,} classes is not drawn; {_FILES}labels.csv."
             )
     return lines
+
+
+def _too_large_to_draw(result: Result) -> int:
+    given = [row.loss for row in result.rounds] + [part for e in result.evaluations for part in (e.value, e.loss)]
+    recorded = [matrix for row in result.rounds for matrix in row.info.values()]
+    return sum(int((np.abs(np.array(part, float)) > LARGEST).sum()) for part in (*given, *recorded))
 
 
 _FILES = "pomona report with --figures csv writes "

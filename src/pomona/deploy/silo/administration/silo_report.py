@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pomona.config import Config
-from pomona.core.bounds import Count, Number
+from pomona.core.bounds import Count, Measured, Number
 from pomona.core.errors import DataError, StorageError
 from pomona.core.registry import importable
 from pomona.core.settings import Settings
 from pomona.core.table import markdown, of_records
 from pomona.deploy.agreement import Federation
 from pomona.deploy.json_store import read_json, write_json
-from pomona.deploy.messages.message_bodies import Loss
 from pomona.deploy.silo import history
 from pomona.deploy.silo.data.silo_scenario import own_scenario
 from pomona.deploy.silo.history import HistoryEntry
@@ -36,9 +35,9 @@ class Judged(Settings):
 
     round: Number
     samples: Count
-    loss: Loss | None
-    accuracy: Loss | None
-    value: Loss | None
+    loss: Measured | None
+    accuracy: Measured | None
+    value: Measured | None
 
 
 class Alone(Settings):
