@@ -3,18 +3,21 @@
 import json
 import shutil
 import sys
+from errno import ENOSPC
+from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
 from test_hostile_server import Server, noise
 
 from pomona.core.errors import ConfigError, DataError, DivergedError, ProtocolError, StorageError
-from pomona.deploy import audit
+from pomona.deploy import audit, json_store
 from pomona.deploy.flower_apps import client_app
 from pomona.deploy.messages.message_pieces import unpacked
 from pomona.deploy.silo import own_kit
 from pomona.deploy.silo.privacy.outgoing_filter import scrubbed
 from pomona.federation.client_runtime import ClientRuntime
+from pomona.storage.atomic_io import publish
 
 SECRET = "Weber"
 
@@ -48,6 +51,22 @@ def test_a_cell_that_cannot_be_read_is_not_told(world):
     assert {line["silo"]: line["reason"] for line in said} == {"silo-1": "DATA; the silo's log has the rest"}
     assert SECRET not in "".join(replies)
     assert SECRET in (kit / "state/logs/app.log").read_text()
+
+
+def test_a_full_disk_at_a_silo_is_told(world):
+    """Its refusal was to be noted on the same disk first: the server read of an OSError, unsigned, by Flower."""
+    federation = world.federation(quorum=2, wait=0.5)
+    state = federation.kits / "silo-1" / "state"
+
+    def full(folder, *given):
+        if Path(folder).is_relative_to(state) and (state / "origin.json").exists():
+            raise OSError(ENOSPC, "No space left on device")
+        return publish(folder, *given)
+
+    world.patch.setattr(json_store, "publish", full)
+    federation.run()
+    said = [line for line in audit.read(federation.server / "run/audit.jsonl") if line["event"] == "refused"]
+    assert {line["silo"]: line["reason"] for line in said} == {"silo-1": "STORAGE: its disk is full"}
 
 
 def test_settings_that_cannot_be_read_are_not_told_to_flower(world):

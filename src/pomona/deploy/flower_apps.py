@@ -6,7 +6,7 @@ A silo's process lives for one message, as Flower starts one for each; everythin
 import faulthandler
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from pomona.core.errors import PomonaError
 from pomona.core.registry import importable
 from pomona.deploy.messages.message_bodies import Hello, Refusal, Task
 from pomona.deploy.messages.message_bus import Message
@@ -115,8 +116,8 @@ def _handled(folder: Path, message: Message) -> Message:
     importable(folder)
     silo, work = Silo(folder), None
     torch.set_num_threads(silo.file.threads)
-    note(folder / "state", "server", message.versions)
     try:
+        note(folder / "state", "server", message.versions)
         body: Hello | Task | SurveyQuestion = message.read(Hello, Task, SurveyQuestion)
         silo = work = silo.working_for(body.agreement)
         if isinstance(body, SurveyQuestion) or silo.federation.survey:
@@ -134,7 +135,9 @@ def _handled(folder: Path, message: Message) -> Message:
         return Message.of(answer, silo.signer, {"uplink": uplink} if uplink else {})
     except Exception as fault:  # whatever it is, its text stays here
         logger.exception("a message could not be answered")
-        if work:
-            last_fault.note(work.state, fault)
-        audited(silo, "refused", reason=scrubbed(fault))
+        with suppress(OSError, PomonaError):  # a full disk: the server is to read whose it is
+            if work:
+                last_fault.note(work.state, fault)
+        with suppress(OSError, PomonaError):
+            audited(silo, "refused", reason=scrubbed(fault))
         return Message.of(Refusal(silo=silo.file.name, fault=scrubbed(fault)), silo.signer)

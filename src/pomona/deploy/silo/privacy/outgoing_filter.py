@@ -1,6 +1,7 @@
 """Disclosure by a silo: rounded scores, faults without paths or data, and the statement of what will leave it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from errno import EDQUOT, ENOSPC
 from typing import Any
 
 from pomona.core.bounds import plain
@@ -56,8 +57,11 @@ def disclosed(reply: Reply, shares: Callable[[str, int], bool]) -> dict[str, Any
 def scrubbed(fault: BaseException) -> str:
     """A fault as others may read it: its kind and, of one about a message or the agreement, its line without paths.
 
-    Of data, settings and files it is the kind alone: what is wrong with one cell may be told to nobody else.
+    Of data, settings and files it is the kind alone: what is wrong with one cell may be told to nobody else. That a
+    disk is full is said.
     """
+    if any(isinstance(one, OSError) and one.errno in {ENOSPC, EDQUOT} for one in (fault, fault.__cause__)):
+        return f"{StorageError.kind}: its disk is full"
     if not isinstance(fault, PomonaError) or isinstance(fault, QUOTING):
         what = fault.kind if isinstance(fault, PomonaError) else f"a {type(fault).__name__}"
         return f"{what}; the silo's log has the rest"
