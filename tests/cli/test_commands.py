@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from errno import EACCES
 from pathlib import Path
 
 import numpy as np
@@ -463,3 +464,17 @@ def test_a_model_of_texts_answers_for_lines(capsys, tmp_path):
     code, _, err = call(capsys, "predict", model, tmp_path / "tokens.npz")
     assert code == 3
     assert "hold token numbers outside 0 to" in err
+
+
+def test_a_path_of_another_account_is_one_line(tmp_path, monkeypatch, capsys):
+    """Of 20 commands as another account ten ended in a traceback; to root all is permitted, so the error is made."""
+
+    def closed(path, *_, **__):
+        raise PermissionError(EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "glob", closed)
+    with pytest.raises(SystemExit, match="6"):
+        main(["silo", "studies", "--folder", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert said.startswith(f"error[STORAGE]: {tmp_path}/state/studies: Permission denied; use the account that owns it")
+    assert said.count("\n") == 1

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, UnknownOptionError
 
 from pomona.cli.signals import heeded
-from pomona.core.errors import PomonaError
+from pomona.core.errors import PomonaError, StorageError
 from pomona.core.memory import enough
 from pomona.core.registry import importing_from
 
@@ -141,6 +141,14 @@ class SafeStderr:
         return getattr(self._stream, name)
 
 
+def _end(fault: PomonaError) -> NoReturn:
+    """End with the line and the code of a fault."""
+    from pomona.cli.output import shown  # late: most commands end well, and do not need rich before they begin
+
+    print(*map(shown, fault.text().split("\n")), sep="\n", file=sys.stderr)
+    sys.exit(fault.code)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
     given = list(sys.argv[1:] if words is None else words)
@@ -163,10 +171,7 @@ def _main(given: list[str]) -> None:
             app(given, exit_on_error=False, print_error=False)
         sys.stdout.flush()  # here, and not at the interpreter's end, a reader that has left is no fault
     except PomonaError as fault:
-        from pomona.cli.output import shown  # late: most commands end well, and do not need rich before they begin
-
-        print(*map(shown, fault.text().split("\n")), sep="\n", file=sys.stderr)
-        sys.exit(fault.code)
+        _end(fault)
     except CycloptsError as fault:
         said = _setting_hint(fault, given) or f"{' '.join(str(fault).split())} See pomona --help."
         print(f"error[USAGE]: {said}", file=sys.stderr)
@@ -180,3 +185,7 @@ def _main(given: list[str]) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; that is not a fault
         sys.exit(0)
+    except OSError as fault:
+        if fault.filename is None:
+            raise
+        _end(StorageError(f"{fault.filename}: {fault.strerror}; use the account that owns it, or mend the path"))
