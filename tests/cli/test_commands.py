@@ -467,7 +467,7 @@ def test_a_model_of_texts_answers_for_lines(capsys, tmp_path):
 
 
 def test_a_path_of_another_account_is_one_line(tmp_path, monkeypatch, capsys):
-    """Of 20 commands as another account ten ended in a traceback; to root all is permitted, so the error is made."""
+    """Of 33 commands as another account ten ended in a traceback; to root all is permitted, so the error is made."""
 
     def closed(path, *_, **__):
         raise PermissionError(EACCES, "Permission denied", str(path))
