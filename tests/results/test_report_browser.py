@@ -2,9 +2,11 @@
 
 import json
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from browsing import address, choose, colours, contrast, luminance, opened, written
 from learned_results import clustered, each_kind, showing, weighed
+from PIL import Image
 from report_results import degenerate, result
 
 from chromium import screen
@@ -54,6 +57,31 @@ def test_no_sideways_scrolling(page: Any, width: int) -> None:
     assert wide == 0
     # The controls stay in reach and leave most of a phone's screen to the figures.
     assert page.execute_script("return document.querySelector('.controls').offsetHeight") < 130
+
+
+def test_a_survival_curve_has_the_pages_paper_in_light_and_dark(page: Any) -> None:
+    """A picture on white was a white rectangle on a dark page."""
+    white, black = (BytesIO() for _ in range(2))
+    Image.new("RGB", (64, 64), "white").save(white, "PNG")
+    Image.new("RGB", (64, 64), "black").save(black, "PNG")
+    seen = []
+    for drawn in (white, black):
+        source = f"data:image/png;base64,{b64encode(drawn.getvalue()).decode('ascii')}"
+        page.execute_script(
+            "document.querySelector('#survival-picture')?.remove(); document.body.insertAdjacentHTML('afterbegin', `<figure class='still' id='survival-picture'><img src='${arguments[0]}'></figure>`);"
+            "return document.querySelector('#survival-picture img').decode()",
+            source,
+        )
+        for theme in ("light", "dark"):
+            page.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
+            shot = page.find_element("css selector", "#survival-picture img").screenshot_as_png
+            pixel = Image.open(BytesIO(shot)).convert("RGB").getpixel((32, 32))
+            seen.append(tuple(pixel))
+    paper_light, paper_dark, ink_light, ink_dark = seen
+    assert max(abs(a - b) for a, b in zip(paper_light, (0xFD, 0xFD, 0xFB), strict=True)) <= 2
+    assert max(abs(a - b) for a, b in zip(paper_dark, (0x15, 0x18, 0x1A), strict=True)) <= 2
+    assert max(ink_light) < 10
+    assert min(ink_dark) > 245
 
 
 def test_dark_and_light_are_both_readable_and_the_reader_can_choose(page: Any) -> None:
