@@ -120,6 +120,8 @@ def _groups(raw: IO[bytes]) -> list[list[dict[Any, Any]]]:
 
 def _largest_page(chunk: dict[Any, Any], raw: IO[bytes]) -> int:
     """The unpacked bytes of a column's largest page. Raises ValueError for pages that do not lie in the file."""
+    if not chunk[5, I64]:  # of a column without values pyarrow reads no page, and none may lie there
+        return 0
     start, dictionary = chunk[9, I64], chunk.get((11, I64), 0)
     start = dictionary if 0 < dictionary < start else start  # as pyarrow does
     end, largest = start + chunk[7, I64], 0
