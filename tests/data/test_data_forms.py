@@ -166,6 +166,8 @@ def test_columns_are_kept_by_name_and_markers_hold_for_all(tmp_path):
         ({"lr_factor": 0.5}, "lr_factor is for lr_schedule = 'steps'"),
         ({"stop": {"min_gain": 0.5}}, "stop.min_gain needs stop.patience"),
         ({"membership": {"adapt_rounds": 3}}, "membership.adapt_rounds is for clients of membership.unseen"),
+        ({"data": {"name": "csv", "category_share": 0.5}}, "data.category_share is for columns of data.categories"),
+        ({"data": {"name": "csv", "category_limit": 9}}, "data.category_limit"),
     ],
 )
 def test_a_key_that_does_nothing_is_refused_by_its_name(said, key):

@@ -283,6 +283,8 @@ class DataSettings(Settings):
                 refuse_idle(self, "data.", (key,), f"is for {', '.join(readers)}, data.name is {self.name}")
         if self.targets != "survival":
             refuse_idle(self, "data.", ("intervals",), "is for targets = survival")
+        if self.categories == "refuse":
+            refuse_idle(self, "data.", ("category_share", "category_limit"), "is for columns of data.categories")
         return self
 
     @model_validator(mode="after")
