@@ -222,7 +222,9 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     own_state.begin(kit)
     assert told()[0] == (text, True)  # it stays what it was when the silo first started
     ruled(federation, methods=["apple"])
-    assert "written or changed here since the silo's first start" in told()[0][0]
+    (later, foreign), _ = told()
+    assert foreign  # a kit that is unpacked over the folder brings one, too
+    assert "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked" in later
     path = kit / "silo.toml"
     path.write_text("accept_epsilon = 3.0\ncode = ['mine:run']\n" + path.read_text())
     silo = SiloFile.load(path)
@@ -233,7 +235,7 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     )
     with pytest.raises(ConfigError, match="end"):
         run_node(kit, said.append)
-    assert [line.partition("Z ")[2] for line in said[1:]] == [text for text, _ in told()]
+    assert [line.partition("Z ")[2] for line in said[1:]] == ["warning: " * strange + text for text, strange in told()]
     ruled(federation, kinds=[])
     with pytest.raises(ConfigError, match=r"policy\.toml"):
         told()

@@ -16,7 +16,7 @@ LONGEST = 600  # characters of a line
 
 @dataclass(frozen=True)
 class RuleLine:
-    """A line of rules; ``foreign``: they may be those of whoever made the kit."""
+    """A line of rules; ``foreign``: they may be those of whoever made a kit, the first or one unpacked over it."""
 
     text: str
     foreign: bool = False
@@ -39,14 +39,14 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
         yield RuleLine(f"there is no {FILE}: a person accepts each study")
     else:
         now, first = policy_sha256(kit), origin.policy if origin else None
-        foreign = first is None or now == first
         whence = (
             "it came with the kit, unless somebody here wrote it before the silo's first start: read it"
-            if foreign
-            else "written or changed here since the silo's first start"
+            if first is None or now == first
+            else "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked over this "
+            "folder brought it: read it"
         )
         said = _worded(policy.model_dump(mode="json", exclude_unset=True))
-        yield RuleLine(f"{FILE} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}", foreign)
+        yield RuleLine(f"{FILE} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}", foreign=True)
     bounds = {key: getattr(silo, key) for key in OWN if getattr(silo, key)}
     yield RuleLine(f"silo.toml: {_worded(bounds)}" if bounds else "silo.toml bounds neither privacy loss nor traffic")
 
