@@ -7,8 +7,10 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from report_results import result
 
+from pomona.core.errors import DataError
 from pomona.core.table import Table
 from pomona.record import predictions
 from pomona.results import table
@@ -132,3 +134,13 @@ def test_a_matrix_of_more_clients_than_are_drawn_is_named(monkeypatch):
     assert "5 clients" in line
     assert "more than 4" in line
     assert "is not drawn of more than 4; events.jsonl" in page(made)
+
+
+@pytest.mark.parametrize("targets", [[-1, 0], [0, 10**9], [[0], [1]], [0.0, 1.0]])
+def test_answers_to_other_targets_than_classes_are_no_answers(targets, tmp_path):
+    """Class 10^9 took 8 GB, to be counted; the others were tracebacks."""
+    predictions.save(tmp_path, {0: (np.zeros((2, 3), np.float32), np.array(targets))})
+    with pytest.raises(DataError, match="no answers of client 0 that fit their targets"):
+        predictions.Kept(tmp_path).answers(0)
+    predictions.save(tmp_path, {0: (np.zeros((2, 3), np.float32), np.array([0, 2]))})
+    assert predictions.Kept(tmp_path).answers(0)[1].tolist() == [0, 2]

@@ -54,8 +54,10 @@ class Kept:
 
         return npz.stored(self._path, f"{part}-{client}", self._index).load()
 
-    def answers(self, client: int) -> Answers | None:
-        """A client's answers; None where the record has none. Raises DataError for a file that is damaged."""
+    def answers(self, client: int, targets_are: str = "classes") -> Answers | None:
+        """A client's answers; None where the record has none. Raises DataError for a file that is damaged, or whose
+        targets are not what the record says: counts of classes would take memory for the largest number among them.
+        """
         if f"{_PARTS[0]}-{client}" not in self._index:
             return None
         outputs, targets = (self._array(part, client) for part in _PARTS)
@@ -64,6 +66,7 @@ class Kept:
             or outputs.dtype != np.float32
             or len(outputs) != len(targets)
             or targets.dtype.kind not in "if"
+            or not (_classes(outputs, targets) if targets_are == "classes" else targets.ndim == 2)
         ):
             raise DataError(
                 f"{self._path} has no answers of client {client} that fit their targets; run the federation again"
@@ -81,6 +84,12 @@ class Kept:
         if groups.dtype != np.int64 or groups.ndim != 1:
             raise DataError(f"{self._path} has no groups of client {client} that are numbers; run the federation again")
         return groups
+
+
+def _classes(outputs: NDArray[Any], targets: NDArray[Any]) -> bool:
+    """Whether targets (n,) are numbers of the classes that outputs (n, K) speak of."""
+    known = targets.ndim == 1 and targets.dtype.kind == "i"
+    return known and bool(np.all((targets >= 0) & (targets < outputs.shape[1])))
 
 
 _PARTS = ("outputs", "targets")

@@ -135,7 +135,9 @@ class Result:
             DataError: the file is damaged.
         """
         known = self.answers.get(client)
-        return self._kept.answers(client) if known is None and self._kept else known
+        return (
+            self._kept.answers(client, self.about.get("targets", "classes")) if known is None and self._kept else known
+        )
 
     def groups(self, client: int) -> NDArray[np.int64] | None:
         """(n,) int64 which test samples of a client belong together (rows of one patient have one number); None if
