@@ -10,7 +10,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:
 
 BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup lock native test test-slow fuzz check wheel coverage size same calibrate cost bench peers-setup peers results clean
+.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel coverage size same calibrate cost bench peers-setup peers results clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -19,10 +19,10 @@ setup: .venv/dev
 
 # The libraries of kits by hash, of constraints.txt: with PyTorch for CPU and for CUDA; the file's first line is for people.
 # Needs download.pytorch.org; WHEELS=FOLDER has PyTorch's CPU wheels where that cannot be reached
-LOCKS := src/pomona/deploy/provision/locks
+LOCKS := federation/src/pomona_federation/provision/locks
 CPU := https://download.pytorch.org/whl/cpu
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-  pyproject.toml --extra flower --extra dp
+  federation/pyproject.toml --extra dp --no-emit-package pomona
 lock: .venv/dev
 	{ echo "# PyTorch for CUDA: Python 3.11 to 3.13 on Linux, x86-64 and aarch64"; $(BIN)/$(LOCK) -c constraints.txt; } > $(LOCKS)/cuda.lock
 	sed 's/^torch==.*/&+cpu/' constraints.txt > .venv/cpu.txt
@@ -37,12 +37,18 @@ ATONCE = $$($(BIN)/python -c "import os; print(os.cpu_count() + 1)")
 test: .venv/dev
 	$(BIN)/pytest -n $(ATONCE)
 
+# The tests of one of the two packages
+test-core: .venv/dev
+	$(BIN)/pytest -n $(ATONCE) tests
+test-federation: .venv/dev
+	$(BIN)/pytest -n $(ATONCE) federation/tests
+
 test-slow: .venv/dev
 	$(BIN)/pytest -m slow
 
 # New inputs to all that reads what others have made, for MINUTES (60); says how many, keeps what breaks in .hypothesis/found
 fuzz: .venv/dev
-	$(BIN)/pytest -m fuzz tests/fuzz
+	$(BIN)/pytest -m fuzz federation/tests/fuzz
 
 check: .venv/dev
 	$(BIN)/pip check
@@ -50,17 +56,19 @@ check: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The wheel works: installed alone in an environment that borrows the dependencies of .venv, it lists methods and trains a round
+# Both wheels work: installed in an environment that borrows the dependencies of .venv, they list methods, train a round and
+# explain a key of a federation's files
 WHEEL := .venv/wheel
 wheel: .venv/dev
 	rm -rf $(WHEEL)
-	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(WHEEL)/dist .
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(WHEEL)/dist . ./federation
 	$(BIN)/python -m venv $(WHEEL)/env
 	$(WHEEL)/env/bin/pip install --quiet --disable-pip-version-check --no-deps $(WHEEL)/dist/*.whl
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > $$($(WHEEL)/env/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dependencies.pth
 	cd $(WHEEL) && env/bin/pomona --version && env/bin/pomona methods > methods.txt \
-	  && env/bin/pomona run apple --data digits rounds=1 clients=3 lr=0.1 --out run > run.txt
+	  && env/bin/pomona run apple --data digits rounds=1 clients=3 lr=0.1 --out run > run.txt \
+	  && env/bin/pomona deploy settings quorum > settings.txt
 
 # Lines that the test suite reaches in its own processes; fails below fail_under in pyproject.toml, where it is set
 coverage: .venv/dev
@@ -104,8 +112,8 @@ results: .venv/demo
 	$(INSTALL) -e .
 	@touch $@
 
-.venv/dev: .venv/bin/pip pyproject.toml $(CONSTRAINTS)
-	$(INSTALL) -e '.[dev]'
+.venv/dev: .venv/bin/pip pyproject.toml federation/pyproject.toml $(CONSTRAINTS)
+	$(INSTALL) -e '.[dev]' -e ./federation
 	@touch $@ .venv/demo
 
 NATIVE := native/pyproject.toml native/CMakeLists.txt $(wildcard native/cpp/* native/src/pomona_native/*.py)

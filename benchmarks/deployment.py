@@ -30,10 +30,10 @@ from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.core.state import flatten
 from pomona.core.toml import Tree
-from pomona.deploy.rehearsal.run import rehearse
 from pomona.federation.kept_copies import matrix_bytes
 from pomona.methods.base import Initial
 from pomona.scenario import Scenario
+from pomona_federation.rehearsal.run import rehearse
 from timing import Table, chosen, publish
 
 MEGABYTE = 1e6

@@ -32,10 +32,10 @@ from statistics import median
 
 from deployment import OPTIONS, Case, config
 from peers_deployment import flower_noop
-from pomona.deploy.rehearsal.run import local_federation
-from pomona.deploy.supervision.processes import environment
 from pomona.record.reading import load
 from pomona.scenario import Scenario
+from pomona_federation.rehearsal.run import local_federation
+from pomona_federation.supervision.processes import environment
 from timing import Table, chosen, publish
 
 NUMBERS = 610  # of the small network

@@ -19,10 +19,10 @@ import tomli_w
 import torch
 
 from pomona.core.rng import stream
-from pomona.deploy.agreement import Federation
-from pomona.deploy.silo.data import kept_data
-from pomona.deploy.silo.data.silo_scenario import own_scenario
-from pomona.deploy.silo.settings import SiloFile
+from pomona_federation.agreement import Federation
+from pomona_federation.silo.data import kept_data
+from pomona_federation.silo.data.silo_scenario import own_scenario
+from pomona_federation.silo.settings import SiloFile
 from timing import Table, Times, chosen, measured, publish
 
 FULL, QUICK = ((1_000, 10_000, 50_000), 30, 5), ((100,), 3, 1)  # rows, columns, turns

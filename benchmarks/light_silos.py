@@ -28,12 +28,12 @@ import psutil
 
 from memory import field
 from peers_deployment import flower_noop
-from pomona.deploy.agreement import Federation
-from pomona.deploy.messages.message_bus import Message
-from pomona.deploy.messages.message_pieces import packed
-from pomona.deploy.server.members.superlink_client import pem
-from pomona.deploy.server.processes import superlink
-from pomona.deploy.supervision.processes import environment
+from pomona_federation.agreement import Federation
+from pomona_federation.messages.message_bus import Message
+from pomona_federation.messages.message_pieces import packed
+from pomona_federation.server.members.superlink_client import pem
+from pomona_federation.server.processes import superlink
+from pomona_federation.supervision.processes import environment
 from timing import Table, chosen, publish
 
 LIMIT = 3600.0  # seconds until a round must have come
@@ -41,9 +41,9 @@ SERVER_APP = """
 import time
 from pathlib import Path
 from flwr.serverapp import ServerApp
-from pomona.deploy.messages.message_bus import Message, Outgoing
-from pomona.deploy.server.gate.auth_proxy import announce
-from pomona.deploy.server.rounds.flower_bus import FlowerBus
+from pomona_federation.messages.message_bus import Message, Outgoing
+from pomona_federation.server.gate.auth_proxy import announce
+from pomona_federation.server.rounds.flower_bus import FlowerBus
 app = ServerApp()
 @app.main()
 def main(grid, context):

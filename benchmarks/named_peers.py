@@ -39,10 +39,10 @@ from peers.turns import FOLDER
 from pomona.config import resolve
 from pomona.core.toml import Tree
 from pomona.data import read
-from pomona.deploy.supervision.processes import adopt, disown, end, process_tree, reap
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.native_package import native_package
 from pomona.scenario import Scenario
+from pomona_federation.supervision.processes import adopt, disown, end, process_tree, reap
 from rounds import noise, scenario_of
 from timing import Table, chosen, publish
 

@@ -33,11 +33,11 @@ from memory import GIGABYTE, RUN, Case, case_of, field, report
 from pomona.core.lazy_tensors import Named
 from pomona.core.rng import stream
 from pomona.core.round import Roster
-from pomona.deploy.messages.tensor_bytes import Encoding, PackedRows
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.transport import SIMULATION, arrived
 from pomona.federation.uplink_spool import UplinkSpool
 from pomona.methods.base import Downlink
+from pomona_federation.messages.tensor_bytes import Encoding, PackedRows
 from timing import Table, chosen, publish
 
 # 99,852,209 numbers, of which 993,109 are trained: 9,100 features of a sample, 109 units and 10 outputs above them

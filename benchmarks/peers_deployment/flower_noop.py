@@ -14,11 +14,11 @@ from pathlib import Path
 
 import tomli_w
 
-from pomona.deploy.flower_bundle import bundle
-from pomona.deploy.provision.provision import provision
-from pomona.deploy.rehearsal.run import free_ports
-from pomona.deploy.server.members.superlink_client import SuperLinkClient, pem
-from pomona.deploy.supervision.processes import adopt, disown, end, environment, process_tree, reap
+from pomona_federation.flower_bundle import bundle
+from pomona_federation.provision.provision import provision
+from pomona_federation.rehearsal.run import free_ports
+from pomona_federation.server.members.superlink_client import SuperLinkClient, pem
+from pomona_federation.supervision.processes import adopt, disown, end, environment, process_tree, reap
 
 LIMIT = 600.0  # seconds
 APP = {

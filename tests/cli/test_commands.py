@@ -19,7 +19,6 @@ from pomona.cli import main
 from pomona.cli.predict import answers
 from pomona.cli.run import DEMO, unused
 from pomona.core.errors import ConfigError, StorageError
-from pomona.deploy.task_settings import TaskSettings
 
 SMALL = [
     "data.train_limit=240",
@@ -269,20 +268,6 @@ def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
     assert [row["class"] for row in about["targets_by_part"]] == ["[red]yes", "no"]
     assert sum(row[part] for row in about["targets_by_part"] for part in about["sizes"]) == 61
     assert about["notes"] == ["1 of 3 clients have no test rows and are in no mean: lonely"]
-
-
-def test_data_show_writes_what_silos_with_such_files_agree_on(capsys, tmp_path):
-    """Every age that is known is 3, so that the median of any rows is."""
-    rows = [f"{3 if k % 4 else ''},{'AB'[k % 2]},{'ill' if k % 3 else 'well'}" for k in range(40)]
-    (tmp_path / "t.csv").write_text("\n".join(["age,ward,outcome", *rows]) + "\n")
-    words = (f"data.path={tmp_path / 't.csv'}", "data.label_column=outcome", 'data.categories=["ward"]', "clients=2")
-    words += ("data.missing=median", "partition=iid")
-    code, _, err = call(capsys, "data", "show", "--data", "csv", *words, "--task", tmp_path / "task.toml")
-    assert code == 0, err
-    task = TaskSettings.model_validate(tomllib.loads((tmp_path / "task.toml").read_text())["task"])
-    assert task.preprocessing.features == ("age", "age missing", "ward=A", "ward=B")
-    assert (task.preprocessing.columns[0].fill, task.classes, task.input_shape) == (3, ("ill", "well"), (4,))
-    assert len(task.shift) == len(task.scale) == 4
 
 
 @pytest.mark.parametrize(

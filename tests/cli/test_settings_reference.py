@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from pomona.cli import main
-from pomona.cli.settings_reference import FILES, find, in_files, page, settings
+from pomona.cli.settings_reference import find, page, settings
 from pomona.config import Config, keys
 from pomona.core.errors import ConfigError
-from pomona.deploy.silo.settings import SiloFile
 from pomona.methods import METHODS
 from pomona.objective.range_test import ADAPTIVE_RATES, RATES
 from pomona.partition import RECIPES
@@ -30,20 +29,11 @@ def test_every_key_that_a_run_knows_is_in_the_reference_with_its_meaning():
     assert [key for key, s in listed.items() if not s.meaning or s.kind == "any"] == []
 
 
-def test_every_key_of_a_federations_files_is_in_the_reference_with_its_meaning():
-    for title, record in FILES.items():
-        told = [s for s in in_files() if s.owner == title]
-        elsewhere = {"data"} if record is SiloFile else set()
-        assert {s.key for s in told} == {f.alias or name for name, f in record.model_fields.items()} - elsewhere
-        assert [s.key for s in told if not s.meaning or s.kind == "any"] == []
-    assert {s.owner for s in find("quorum")} == {"federation.toml", "STUDY.toml"}
-
-
 def test_defaults_and_limits_are_those_of_the_settings_records():
-    (rounds,) = (s for s in find("rounds") if not s.owner)
+    (rounds,) = (s for s in find("rounds", settings()) if not s.owner)
     assert rounds.default == str(Config.model_fields["rounds"].default)
     assert rounds.kind.startswith("whole number, at least 1")
-    (lr,) = find("lr")
+    (lr,) = find("lr", settings())
     assert (lr.default, lr.kind) == ("auto", "number or auto")
     for told, rates in zip(lr.meaning.split("; with adam"), (RATES, ADAPTIVE_RATES), strict=True):
         assert [float(rate) for rate in told.rpartition("from ")[2].split(", ")] == list(rates)
@@ -53,12 +43,12 @@ def test_defaults_and_limits_are_those_of_the_settings_records():
     ("word", "key"), [("method.mu", "method.mu"), ("mu", "method.mu"), ("apple", "method.dr_lr"), ("data", "data.path")]
 )
 def test_a_key_a_section_and_a_method_find_their_settings(word, key):
-    assert key in {s.key for s in find(word)}
+    assert key in {s.key for s in find(word, settings())}
 
 
 def test_an_unknown_word_gets_near_names():
     with pytest.raises(ConfigError, match="no setting 'batchsize'; did you mean batch_size"):
-        find("batchsize")
+        find("batchsize", settings())
 
 
 def test_the_page_in_the_docs_is_the_one_that_the_code_makes():

@@ -11,8 +11,6 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import Dataset, DataSettings, image_arrays, read
 from pomona.data.validation import checked
-from pomona.deploy.silo.data.agreed_data import conformed
-from pomona.deploy.task_settings import TaskSettings
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.partition.partition import ClientRows, Partition
 from pomona.personal import PersonalModel
@@ -170,16 +168,3 @@ def test_partitions_that_need_images(partition, told):
     tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg"}, "partition": partition}
     with pytest.raises(ConfigError, match=told):
         Scenario.prepare(resolve({**tree, "model": {"name": "mlp"}, "clients": 3, "rounds": 1, "lr": 0.1}))
-
-
-def test_silos_agree_on_a_dtype():
-    """A silo whose files have another dtype brings its numbers into the one agreed on, or is told that it cannot."""
-    task = TaskSettings(kind="image", input_shape=(4, 6, 5, 1), dtype="float32", classes=("dark", "bright"))
-    found = volumes(None)
-    agreed = conformed(found, task)
-    np.testing.assert_array_equal(agreed.x, found.x.astype(np.float32))
-    assert (agreed.x.dtype, agreed.shift, agreed.scale) == (np.float32, (0.0,), (1.0,))
-    with pytest.raises(DataError, match="the data: row 1 is uint16 and does not fit into int16; store int16"):
-        conformed(found, task.model_copy(update={"dtype": "int16"}))
-    with pytest.raises(DataError, match=r"a sample has shape \(4, 6, 5, 1\), agreed is \(6, 5, 1\)"):
-        conformed(found, task.model_copy(update={"input_shape": (6, 5, 1)}))

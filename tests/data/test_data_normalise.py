@@ -11,8 +11,6 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import Dataset, DataSettings, csv_table, read
 from pomona.data.csv_table import moments
-from pomona.deploy.silo.data.agreed_data import conformed
-from pomona.deploy.task_settings import TaskSettings
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 
@@ -106,12 +104,6 @@ def test_what_does_not_fit_is_said():
     for wrong in ({"shift": [0], "scale": [0]}, {"shift": [float("nan")], "scale": [1]}, {"shift": [1]}, "mean"):
         with pytest.raises(ConfigError, match=r"data.normalise"):
             resolve({**TREE, "data": {**TREE["data"], "normalise": wrong}})
-
-
-def test_in_a_federation_the_agreement_says_it():
-    task = TaskSettings(kind="image", input_shape=(6, 6, 2), dtype="uint16", classes=("a", "b"), shift=(7.0,))
-    own = conformed(read(DataSettings(name=f"{__name__}:scans")), task)
-    assert (own.shift, own.scale, own.learn) == ((7.0,), (1.0,), None)
 
 
 def test_moments_of_training_rows_are_a_release_under_privacy():

@@ -14,7 +14,7 @@ from pomona.data.csv_records import CsvRecord
 from pomona.data.preprocessing import TableColumn
 from pomona.personal import inputs
 from pomona.record.model_metadata import ModelMetadata
-from pomona.survey.raw_data import read_raw
+from pomona_federation.survey.raw_data import read_raw
 
 DRAW = np.random.Generator(np.random.Philox(4))
 SMALL = DRAW.normal(size=80)  # float32 has steps of 64 at 1e9

@@ -8,21 +8,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/pomona"
+FEDERATION = ROOT / "federation/src/pomona_federation"
 TEXT = (ROOT / "docs/architecture.md").read_text()
 TABLE = TEXT.partition("## Folders")[2].partition("Outside `src/`")[0]
 ORDER = re.findall(r"^\| `([\w/.]+)`", TABLE, re.MULTILINE)
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name in ORDER)
+FILES += sorted(FEDERATION.rglob("*.py"))
 APART = [
-    ("deploy/server/", "deploy/silo/"),
-    ("deploy/provision/", "deploy/server/"),
-    ("deploy/provision/", "deploy/silo/"),
+    ("pomona_federation/server/", "pomona_federation/silo/"),
+    ("pomona_federation/provision/", "pomona_federation/server/"),
+    ("pomona_federation/provision/", "pomona_federation/silo/"),
 ]
 """A server and a silo know nothing of each other, and neither needs what made its kit."""
 
 
 def part(module: str) -> str:
     """The row of the table that a module such as pomona.results.figures.style belongs to: the longest that fits."""
-    path = module.split(".")[1:]
+    path = module.removeprefix("pomona.").split(".")
     names = ["/".join(path[:length]) for length in range(len(path), 0, -1)]
     return next(row for name in names for row in (f"{name}.py", f"{name}/") if row in ORDER)
 
@@ -35,18 +37,19 @@ def modules(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module:
             within = {f"{node.module}.{a.name}" for a in node.names}
             names |= {name if exists(name) else node.module for name in within}
-    return {name for name in names if name.startswith("pomona.")}
+    return {name for name in names if name.startswith(("pomona.", "pomona_federation."))}
 
 
 def exists(module: str) -> bool:
     """Whether there is a file or folder of a module's name."""
-    path = SOURCE.parent.joinpath(*module.split("."))
-    return path.is_dir() or path.with_suffix(".py").exists()
+    paths = [root.parent.joinpath(*module.split(".")) for root in (SOURCE, FEDERATION)]
+    return any(path.is_dir() or path.with_suffix(".py").exists() for path in paths)
 
 
 def module(path: Path) -> str:
     """The dotted name of a file."""
-    return ".".join(("pomona", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+    root = SOURCE if path.is_relative_to(SOURCE) else FEDERATION
+    return ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 def apart(one: str, other: str) -> bool:
@@ -55,7 +58,7 @@ def apart(one: str, other: str) -> bool:
     return any(a.startswith(first) and b.startswith(second) for first, second in APART for a, b in pairs)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", FILES, ids=module)
 def test_imports_go_one_way(path):
     own, parts = part(module(path)), {part(name) for name in modules(path)}
     assert sorted(p for p in parts if ORDER.index(p) > ORDER.index(own) or apart(p, own)) == []
@@ -70,25 +73,25 @@ PAPERS = {f"pomona.methods.{p.stem}" for p in (SOURCE / "methods").glob("*.py")}
     f"pomona.methods.{name}" for name in ("__init__", "base", "request_bank")
 }
 BY_NAME = {
-    "config.py": ["pomona.methods.fedavg"],  # the method of a run that names none
-    "deploy/silo/administration/silo_report.py": [
-        "pomona.methods.separate"
-    ],  # a silo's model trained alone, to compare with
+    "pomona.config": ["pomona.methods.fedavg"],  # the method of a run that names none
+    # a silo's model trained alone, to compare with
+    "pomona_federation.silo.administration.silo_report": ["pomona.methods.separate"],
 }
 
 
 def test_only_named_files_outside_methods_import_a_method():
-    outside = {p: sorted(PAPERS & modules(p)) for p in SOURCE.rglob("*.py") if p.parent.name != "methods"}
-    assert {str(p.relative_to(SOURCE)): names for p, names in outside.items() if names} == BY_NAME
+    outside = {module(p): sorted(PAPERS & modules(p)) for p in FILES if p.parent.name != "methods"}
+    assert {name: papers for name, papers in outside.items() if papers} == BY_NAME
 
 
 def test_every_folder_and_module_has_a_row():
     folders = {f"{p.parent.relative_to(SOURCE)}/" for p in SOURCE.rglob("*/__init__.py")} - {"./"}
+    folders |= {f"{p.parent.relative_to(FEDERATION.parent)}/" for p in FEDERATION.rglob("__init__.py")}
     files = {p.name for p in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
-    assert {row for row in ORDER if not re.match(r"\w+/\w+\.py", row)} == folders | files
+    assert {row for row in ORDER if not re.search(r"/\w+\.py$", row)} == folders | files
 
 
 def test_files_that_are_named_exist():
     """In backticks: paths below src/pomona, or from the root for other folders."""
     named = set(re.findall(r"`((?:\w+/)+|(?:\w+/)*\w+\.py)`", TEXT))
-    assert sorted(p for p in named if not any((root / p).exists() for root in (SOURCE, ROOT))) == []
+    assert sorted(p for p in named if not any((root / p).exists() for root in (SOURCE, FEDERATION.parent, ROOT))) == []

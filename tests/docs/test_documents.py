@@ -25,6 +25,7 @@ DOCUMENTS = sorted(
     [
         *ROOT.glob("*.md"),
         *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "federation").glob("*.md"),
         *(ROOT / "docs/guides").glob("*.md"),
         *(ROOT / "docs/history").glob("*.md"),
         *(ROOT / "docs/methods").glob("*.md"),
@@ -102,7 +103,7 @@ def test_files_of_the_repository_that_are_named_exist(path):
     """In backticks outside blocks: by their path, or a file of tests by its name alone."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     words = {word for quoted in re.findall(r"`([^`\n]+)`", text) for word in quoted.split()}
-    tests = {own.name for own in (ROOT / "tests").rglob("*.py")}
+    tests = {own.name for folder in ("tests", "federation/tests") for own in (ROOT / folder).rglob("*.py")}
     paths = {word for word in words if re.fullmatch(r"[\w.-]+/[\w./-]*\w", word) and word.partition("/")[0] in KEPT}
     assert [word for word in sorted(paths) if not (ROOT / word).exists()] == []
     assert [word for word in sorted(words) if re.fullmatch(r"test_\w+\.py", word) and word not in tests] == []

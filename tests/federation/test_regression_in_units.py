@@ -96,18 +96,3 @@ def test_a_target_that_does_not_vary_is_no_division_by_zero():
     y[:, 1] = 5.0
     result = ran(replace(still, y=y), rounds=1)
     assert np.isfinite(result.summary["models"]["global, received"]["last"]["test"])
-
-
-def test_silos_agree_on_the_units_too():
-    from pomona.core.toml import tomllib
-    from pomona.deploy.rehearsal.files import federation_file
-    from pomona.deploy.silo.data.agreed_data import conformed
-    from pomona.deploy.task_settings import TaskSettings
-
-    data = days()
-    scenario = Scenario.prepare(resolve(SETTINGS), lambda _: data)
-    task = TaskSettings.model_validate(tomllib.loads(federation_file(scenario, "127.0.0.1:9"))["task"])
-    assert task.target_scale == scenario.dataset.target_scale
-    assert conformed(data, task).target_shift == scenario.dataset.target_shift
-    with pytest.raises(ValueError, match="target_scale must be positive"):
-        TaskSettings.model_validate({**task.model_dump(), "target_scale": (0.0, 1.0)})

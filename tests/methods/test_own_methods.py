@@ -9,7 +9,6 @@ import pomona
 from pomona.cli import main
 from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
-from pomona.deploy.agreement import Federation
 from pomona.lifecycle import require_own_files
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import page as report_page
@@ -124,16 +123,6 @@ def test_its_settings_are_checked_like_everybodys(own):
     ):
         with pytest.raises(ConfigError, match=said):
             resolve({"method": tree})
-
-
-def test_a_federation_may_name_it(own):
-    silos = [{"name": "north"}, {"name": "south"}]
-    task = {"kind": "table", "input_shape": [3], "classes": ["a", "b"]}
-    told = {"name": "hospitals", "server": "localhost:9000", "insecure": True, "silo": silos, "task": task}
-    run = {"method": own, "rounds": 2, "lr": 0.1}
-    assert Federation(**told, run=run).config().method.name == own
-    with pytest.raises(ConfigError, match="section run: cannot load 'nowhere:Thrice'"):
-        Federation(**told, run={**run, "method": "nowhere:Thrice"}).config()
 
 
 def test_the_command_line_names_it(own, tmp_path, capsys, monkeypatch):

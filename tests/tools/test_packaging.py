@@ -11,10 +11,11 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {name: words for name, words in PROJECT["optional-dependencies"].items() if name != "dev"}
-DECLARED = [*PROJECT["dependencies"], *(word for words in EXTRAS.values() for word in words)]
-OWN = {"pomona"}
+SOURCES = {"pomona": ROOT / "src", "pomona-federation": ROOT / "federation/src"}
+PROJECTS = {
+    name: tomllib.loads((source.parent / "pyproject.toml").read_text())["project"] for name, source in SOURCES.items()
+}
+OWN = {"pomona", "pomona_federation"}
 OF_OTHERS = {"markupsafe", "pydantic-core"}  # parts of jinja2 and pydantic
 
 
@@ -30,12 +31,26 @@ def imports(path):
     return {name.split(".")[0] for name in plain + [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]}
 
 
-def test_every_import_is_declared():
-    names = {name for path in (ROOT / "src").rglob("*.py") for name in imports(path)}
+def declared(name):
+    """What a package asks for, in its extras too, but for its developers' tools and for Pomona itself."""
+    extras = {extra: words for extra, words in PROJECTS[name]["optional-dependencies"].items() if extra != "dev"}
+    words = [*PROJECTS[name]["dependencies"], *(word for words in extras.values() for word in words)]
+    return [word for word in words if package(word) != "pomona"]
+
+
+DECLARED = declared("pomona") + declared("pomona-federation")
+
+
+@pytest.mark.parametrize("project", SOURCES)
+def test_every_import_is_declared(project):
+    """What ``pomona`` brings, ``pomona-federation`` has; and it alone imports it, not the other way round."""
+    names = {name for path in SOURCES[project].rglob("*.py") for name in imports(path)}
+    known_to = DECLARED if project == "pomona-federation" else declared("pomona")
+    assert ("pomona_federation" in names) == (project == "pomona-federation")
     foreign = names - sys.stdlib_module_names - {*OWN, ""}
     known = packages_distributions()
     used = {package(known[name][0]) for name in foreign}
-    assert used - OF_OTHERS - {package(word) for word in DECLARED} == set()
+    assert used - OF_OTHERS - {package(word) for word in known_to} == set()
 
 
 def test_the_oldest_versions_are_the_lower_bounds():
@@ -60,14 +75,14 @@ def pins(lines):
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_the_locks_of_kits_are_the_constraints_with_hashes_and_whole(kind):
     """Whoever changes a pin runs ``make lock``; what Pomona's federations need is there, with all that this needs."""
-    lock = (ROOT / f"src/pomona/deploy/provision/locks/{kind}.lock").read_text()
+    lock = (ROOT / f"federation/src/pomona_federation/provision/locks/{kind}.lock").read_text()
     pinned, known = pins(lock.splitlines()), pins((ROOT / "constraints.txt").read_text().splitlines())
     torch = {"cpu": {f"{v}+cpu" for v in known["torch"]}, "cuda": known["torch"]}[kind]
     assert pinned.pop("torch") == torch
     assert {name: known.get(name) for name in pinned} == pinned
     entries = re.split(r"\n(?=[\w.-]+==)", lock)[1:]
     assert [e for e in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", e)] == []
-    needed, seen = ["pomona[flower,dp]"], set()
+    needed, seen = ["pomona-federation[dp]"], set()
     while needed:
         asked = Requirement(needed.pop())
         if (str(asked.name), frozenset(asked.extras)) in seen:
@@ -78,7 +93,7 @@ def test_the_locks_of_kits_are_the_constraints_with_hashes_and_whole(kind):
             extras = [{"extra": one} for one in asked.extras] or [{"extra": ""}]
             if not inner.marker or any(inner.marker.evaluate(one) for one in extras):
                 needed.append(word.partition(";")[0])
-    names = {package(name) for name, _ in seen} - {"pomona", "torch"}
+    names = {package(name) for name, _ in seen} - {"pomona", "pomona-federation", "torch"}
     assert len(names) > 50
     assert names - pinned.keys() == set()
 
@@ -89,6 +104,15 @@ def test_one_minor_version_of_flower_is_declared():
     low, high = re.fullmatch(r"flwr>=(\d+\.\d+),<(\d+\.\d+)", bound).groups()
     major, minor = map(int, low.split("."))
     assert high == f"{major}.{minor + 1}"
+
+
+def test_all_packages_have_one_version():
+    """A silo and a server compare it, and ``pomona-federation`` asks for the ``pomona`` that it was made with."""
+    core, federation = PROJECTS.values()
+    assert core["version"] == federation["version"]
+    assert f"pomona=={core['version']}" in federation["dependencies"]
+    assert federation["optional-dependencies"]["dp"] == [f"pomona[dp]=={core['version']}"]
+    assert (ROOT / "federation/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 def test_the_native_package_brings_its_licences():

@@ -44,9 +44,6 @@ def show(
     data_dir: Annotated[Path | None, Parameter(help="folder of data sets; default POMONA_DATA")] = None,
     out_: Annotated[Path | None, Parameter(name="--out", help="folder for the label map as a picture")] = None,
     save: Annotated[Path | None, Parameter(help="file to save the partition to, for partition.name=file")] = None,
-    task: Annotated[
-        Path | None, Parameter(help="file to write section task of a federation.toml to, for silos with such files")
-    ] = None,
     json: Json = False,
 ) -> None:
     """Show a scenario: sizes, labels per client, divergence from the federation; nothing is trained.
@@ -90,8 +87,6 @@ def show(
         with writing(save):
             scenario.partition.save(save)
         written.append(save)
-    if task:
-        written.append(_save_task(scenario, task))
     if json:
         own = {"emd": distance, "effective_classes": spread, "targets_by_part": targets, "notes": scenario.remarks}
         emit({**about, **own, "written": written})
@@ -130,17 +125,6 @@ def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
         for row, count in zip(named, counts, strict=True):
             row[part] = int(count)
     return named
-
-
-def _save_task(scenario: "Scenario", path: Path) -> Path:
-    import tomli_w
-
-    from pomona.deploy.task_settings import of_files
-    from pomona.storage.atomic_io import publish, writing
-
-    text = tomli_w.dumps({"task": of_files(scenario.dataset)})
-    with writing(path):
-        return publish(path.parent, [text.encode("utf-8")], lambda _: path.name)
 
 
 def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:

@@ -50,7 +50,7 @@ def _settings(path: Path) -> Tree:
     """The tree of a run's TOML file. Raises ConfigError for a suite's or a study's, naming the command that runs it."""
     tree = read_file(path)
     if is_study(tree):
-        raise ConfigError(f"{path} is a study of a federation; simulate it with: pomona run {path} data=NAME")
+        raise ConfigError(f"{path} is a study of a federation; simulate it: pomona deploy simulate {path} data=NAME")
     if "scenario" in tree:  # every suite has it, and no run
         raise ConfigError(f"{path} is a suite, a table of runs; run it with: pomona bench {path}")
     return tree

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Figures, Json, config_of, console, emit, is_study, option, print_table, shown, size
+from pomona.cli.output import Figures, Json, config_of, console, emit, option, print_table, shown, size
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
-from pomona.core.toml import Tree, read_file
 from pomona.federation.callbacks import CallbackList
 from pomona.federation.tensorboard import tracking
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
@@ -65,8 +64,7 @@ def run(
     Parameters
     ----------
     method
-        a name of `pomona methods`, or module:Class of your own; left out, the first TOML file names it. A STUDY.toml or
-        federation.toml is simulated on data that have to fit it: STUDY.toml data=csv data.path=rows.csv
+        a name of `pomona methods`, or module:Class of your own; left out, the first TOML file names it
     words
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
     """
@@ -74,14 +72,12 @@ def run(
     if wanted and not report:
         raise ConfigError("--figures go with the report page; leave --no-report out")
     named = method if Path(method).suffix != ".toml" else None
-    below, prepare = _of(Path(method))
     config = config_of(
-        words if named or below else (method, *words),
+        words if named else (method, *words),
         option("method", "name", named),
         option("data", "name", data),
         option("data", "dir", str(data_dir) if data_dir else None),
         option("partition", "name", partition),
-        under=below,
     )
     if not named and "method" not in config.model_fields_set:
         raise ConfigError(f"{method} names no method; add method = 'NAME' to it, or run: pomona run NAME {method}")
@@ -95,7 +91,7 @@ def run(
         raise ConfigError("--resume goes on in a folder that holds a run; name it with --out")
     what = f"{method}-{config.data.name}".replace(":", ".")
     folder = out or Path("runs") / f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-    result = watched(config, folder, resume, track, live, prepare)
+    result = watched(config, folder, resume, track, live)
     page = write([result], folder, wanted) if report else None
     if json:
         emit({**result.summary, "folder": folder, "report": page})
@@ -136,15 +132,6 @@ def unused(name: str) -> Path:
     """The first of NAME, NAME-2, NAME-3, ... that is not there yet."""
     names = chain((name,), (f"{name}-{n}" for n in count(2)))
     return next(path for path in map(Path, names) if not path.exists())
-
-
-def _of(method: Path) -> tuple[Tree, Callable[[Config], Scenario]]:
-    """Settings below all others, and what makes a scenario: a study's where its file stands in the method's place."""
-    if method.suffix != ".toml" or not is_study(read_file(method)):
-        return {}, Scenario.prepare
-    from pomona.deploy.rehearsal.task_samples import of_study  # late: a run needs nothing of a federation
-
-    return of_study(method)
 
 
 def watched(

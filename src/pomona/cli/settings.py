@@ -1,5 +1,6 @@
 """``pomona settings``: the reference of all settings, from the code."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, out
-from pomona.cli.settings_reference import find, page
+from pomona.cli.settings_reference import Setting, find, page
 from pomona.cli.settings_reference import settings as every
 from pomona.storage.atomic_io import writing
 
@@ -30,7 +31,11 @@ def settings(
             to.write_text(page(), encoding="utf-8")
         print(to)
         return
-    found = find(key) if key else every()
+    show(find(key, every()) if key else every(), json)
+
+
+def show(found: Sequence[Setting], json: bool) -> None:
+    """Print settings, each with its values, its default and its meaning."""
     if json:
         emit([asdict(setting) for setting in found])
         return

@@ -1,7 +1,7 @@
 """The reference of all settings, made from the settings records themselves: key, kind of value, default, meaning."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pomona.config import Config
@@ -11,18 +11,11 @@ from pomona.core.optimizer import Optimizer
 from pomona.core.settings import Settings
 from pomona.core.stop import Stop
 from pomona.data.settings import ClientFiles, DataSettings
-from pomona.deploy.agreement import Federation, FoundingMember
-from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.studies.consent_rules import ConsentPolicy
-from pomona.deploy.study import Study
-from pomona.deploy.study_kinds import EvaluateTerms, SearchTerms
-from pomona.deploy.task_settings import TaskSettings
 from pomona.methods import METHODS
 from pomona.models import ModelSettings
 from pomona.models.settings import PatchSettings
 from pomona.partition import RECIPES
 from pomona.privacy.settings import Privacy
-from pomona.survey.settings import Noise, SurveySettings
 
 SECTIONS: Mapping[str, type[Settings]] = {
     "": Config,
@@ -36,18 +29,6 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "membership": Membership,
     **{f"partition {name}": kind for name, kind in RECIPES.items()},
     **{f"method {name}": kind for name, kind in METHODS.items()},
-}
-FILES: Mapping[str, type[Settings]] = {  # of a federation between organisations
-    "federation.toml": Federation,
-    "federation.toml, each [[silo]]": FoundingMember,
-    "STUDY.toml": Study,
-    "[task] of both": TaskSettings,
-    "[evaluate] of STUDY.toml": EvaluateTerms,
-    "[search] of STUDY.toml": SearchTerms,
-    "[survey] of STUDY.toml": SurveySettings,
-    "[survey.noise] of STUDY.toml": Noise,
-    "silo.toml": SiloFile,
-    "policy.toml": ConsentPolicy,
 }
 
 
@@ -72,25 +53,20 @@ class Setting:
 
 def settings() -> list[Setting]:
     """Every setting of a run, by section."""
-    return [setting for title, record in SECTIONS.items() for setting in _of(title, record)]
+    return [setting for title, record in SECTIONS.items() for setting in of_record(title, record)]
 
 
-def in_files() -> list[Setting]:
-    """Every setting of a federation's files, by file."""
-    return [replace(setting, owner=title) for title, record in FILES.items() for setting in _of("", record)]
-
-
-def find(word: str) -> list[Setting]:
+def find(word: str, among: Sequence[Setting]) -> list[Setting]:
     """The settings that a key, a section, a method, a partition or a file names. Raises ConfigError for other words."""
-    everything, wanted = [*settings(), *in_files()], word.replace("-", "_")
+    wanted = word.replace("-", "_")
     found = [
         s
-        for s in everything
+        for s in among
         if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0])
         or word in (s.owner, s.owner.partition(" ")[2])
     ]
     if not found:
-        names = {s.key for s in everything} | {s.key.rpartition(".")[2] for s in everything} | {*METHODS, *RECIPES}
+        names = {name for s in among for name in (s.key, s.key.rpartition(".")[2], s.owner.partition(" ")[2]) if name}
         raise ConfigError(f"no setting {word!r}; {near(word, names)}")
     return found
 
@@ -103,19 +79,16 @@ def page() -> str:
         "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints all that are in force, and "
         "`pomona settings KEY` explains one.",
     ]
-    parts += [_table(_heading(title), found) for title, record in SECTIONS.items() if (found := [*_of(title, record)])]
+    parts += [
+        table(_heading(title), found) for title, record in SECTIONS.items() if (found := [*of_record(title, record)])
+    ]
     plain = [name for name, kind in METHODS.items() if set(kind.model_fields) == {"name"}]
     parts.append(f"Methods without settings of their own: {', '.join(plain)}.")
-    parts.append(
-        "The files of a federation between organisations follow. Section `[run]` of `federation.toml` and `STUDY.toml` "
-        "has the keys above, without those that every silo sets for itself; `[data]` and `[views.NAME]` of `silo.toml` "
-        "have those of section `data`."
-    )
-    parts += [_table(title, [*_of("", record)]) for title, record in FILES.items()]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(heading: str, found: Iterable[Setting]) -> str:
+def table(heading: str, found: Iterable[Setting]) -> str:
+    """A heading and the settings below it, as Markdown."""
     rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in found]
     return "\n".join([f"## {heading}", "", "| key | values | default | meaning |", "| --- | --- | --- | --- |", *rows])
 
@@ -131,7 +104,7 @@ def _code(default: str) -> str:
     return default if default in ("not set", "must be set") else f"`{default}`"
 
 
-def _of(title: str, record: type[Settings]) -> Iterator[Setting]:
+def of_record(title: str, record: type[Settings]) -> Iterator[Setting]:
     """The settings of a record, but for the sections in it and the name that chooses it."""
     section, _, name = title.partition(" ")
     schema = record.model_json_schema()

@@ -15,24 +15,21 @@ FIGURES = "figures"
 """The folder of figures beside a page."""
 
 
-WEB = "results/web"
-"""The package's folder of templates that all pages share."""
+WEB = "pomona.results.web"
+"""The package of templates that all pages share."""
 
 
-def render(template: str, folder: str = WEB, **context: Any) -> str:
-    """The HTML of a template in a folder of the package, which uses no name that is not given.
-
-    It may build on those in ``WEB``.
-    """
-    return str(_templates(folder).get_template(template).render(context))
+def render(template: str, package: str = WEB, **context: Any) -> str:
+    """The HTML of a template in a package, which uses no name that is not given. It may build on those in ``WEB``."""
+    return str(_templates(package).get_template(template).render(context))
 
 
 @cache
-def _templates(folder: str) -> Any:  # jinja2.Environment: compiling its templates takes longer than filling them in
+def _templates(package: str) -> Any:  # jinja2.Environment: compiling its templates takes longer than filling them in
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader("pomona", place) for place in (folder, WEB)]),
+        loader=ChoiceLoader([PackageLoader(place, ".") for place in (package, WEB)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,0 +1,93 @@
+"""The run that was agreed on: section run of a federation's terms, with what follows from the rest of them."""
+
+from typing import Any
+
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError
+from pomona.core.optimizer import require_steps
+from pomona.core.toml import named
+from pomona.models.weights import initial
+from pomona.tasks import TASKS
+from pomona.tasks.default_metric import require
+from pomona_federation import cross_evaluation
+from pomona_federation.study import StudyTerms
+from pomona_federation.task_settings import TaskSettings
+
+# Keys of a run that every silo sets for itself, or that a federation sets in another place.
+ELSEWHERE = {
+    "data": "each silo names its own in silo.toml",
+    "partition": "the silos are the partition",
+    "clients": "set places",
+    "membership": "silos are added and revoked by `pomona server`",
+    "workers": "every silo is one process",
+    "state_memory": "every silo keeps its state in its own folder",
+    "device": "each silo sets its own in silo.toml",
+    "rows_per_call": "every silo is one row",
+    "checkpoint_every": "every round is committed",
+}
+
+
+def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float, insecure: bool) -> Config:
+    """The run of a study, with a client for each place. Raises ConfigError for keys that are none of section run's.
+
+    Args:
+        terms: of the study.
+        task: what was agreed on about the data.
+        places: of the federation.
+        share: the most that a silo weighs, unless section run says it.
+        insecure: the federation has no keys, and so protects nobody's data.
+    """
+    misplaced = sorted(set(terms.run) & set(ELSEWHERE))
+    if misplaced:
+        key = misplaced[0]
+        raise ConfigError(f"run.{key} is not a key of a federation: {ELSEWHERE[key]}")
+    try:
+        fixed: dict[str, Any] = {"clients": places, "workers": 1, "checkpoint_every": 1}
+        if terms.evaluate:
+            fixed |= cross_evaluation.run(tuple(sorted(terms.evaluate.models.values())))
+        config = resolve({"largest_share": share}, named(terms.run), fixed)
+        kind = TASKS[task.targets]
+        # No party sees all labels, so the default metric follows from the targets alone.
+        metric = require(config.metric or kind.usual, kind)
+        config = config.model_copy(update={"metric": metric.name})
+        steps = config.method.method().card.steps
+        require_steps(config.method.name, steps, config.momentum, config.optimizer)
+        if given := initial(config.model):
+            pinned = config.model.model_copy(update={"init_sha256": given.sha256})
+            config = config.model_copy(update={"model": pinned})
+    except ConfigError as fault:
+        raise ConfigError(f"section run: {fault}") from None
+    _require_possible(config, terms, insecure)
+    return config
+
+
+def _require_possible(config: Config, terms: StudyTerms, insecure: bool) -> None:
+    """Raise ConfigError for what a simulation can do and a federation cannot."""
+    if config.method.method().share:
+        raise ConfigError(
+            f"run.method = {config.method.name!r} hands samples to every client; silos keep theirs: take another"
+        )
+    if config.stop.patience is not None and not terms.share_scores:
+        raise ConfigError("run.stop.patience looks at the silos' scores on validation samples; set share_scores = true")
+    if config.privacy and terms.search:
+        raise ConfigError(
+            "section run.privacy: each trial of a search would cost epsilon of its own; search without it, on data "
+            "that need no protection, or not at all"
+        )
+    if config.privacy and config.privacy.seed is not None and not insecure:
+        raise ConfigError(
+            "run.privacy.seed: who knows it can take the noise off; take it out (a test has insecure = true beside it)"
+        )
+    if config.keep == "best":
+        raise ConfigError(
+            "run.keep = 'best' is for a simulation; in a federation silos keep the last, or their own_best"
+        )
+    if config.lr == "auto":
+        raise ConfigError(
+            "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on "
+            "data like yours"
+        )
+    if config.engine == "auto":
+        raise ConfigError(
+            "run.engine must be torch or native: what a silo has installed must not change its numbers unseen"
+        )

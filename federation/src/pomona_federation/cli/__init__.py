@@ -1,0 +1,1 @@
+"""The commands on kits, servers, silos and studies: thin, typed functions."""

@@ -1,0 +1,152 @@
+"""``pomona deploy``: kits for a federation between organisations."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from pomona.cli.output import Json, config_of, emit
+from pomona.core.errors import ConfigError
+from pomona.core.files import content
+from pomona_federation.provision.wheels import LOCK, Libraries, described
+
+if TYPE_CHECKING:
+    from pomona_federation.provision.provision import Provisioned
+
+
+def provision(
+    federation: Path | None = None,
+    *,
+    out: Annotated[Path, Parameter(help="folder of the kits: a new one, or with --add the one that is there")] = Path(
+        "kits"
+    ),
+    add: Annotated[str | None, Parameter(help="name of a newcomer to make a kit for")] = None,
+    key: Annotated[Path | None, Parameter(help="with --add: the public key that the newcomer brought")] = None,
+    wheels: Annotated[
+        Path | None,
+        Parameter(help="folder with Pomona's two wheels, for kits; others there are locked as they a"),
+    ] = None,
+    libraries: Annotated[
+        Libraries | None,
+        Parameter(help="what kits install by hash: PyTorch for CPU (if unset) or CUDA; or unlocked: from an index"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make keys and a kit for the server and each silo of a federation.
+
+    Parameters
+    ----------
+    federation
+        the federation.toml; not with --add, which goes by that of the kits
+    """
+    from pomona_federation.provision import provision as kits
+
+    if add is not None and federation is None and wheels is None and libraries is None:
+        made, closing = kits.add(out, add, key), _newcomer
+    elif federation is not None and add is None and key is None:
+        made, closing = kits.provision(federation, out, wheels, libraries or "cpu"), _everybody
+    else:
+        raise ConfigError("give either a federation.toml, or --add NAME with or without --key FILE")
+    if json:
+        emit(_record(made))
+    else:
+        print("\n".join(closing(made)))
+
+
+def renew(
+    *,
+    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key lies")] = Path("kits"),
+    json: Json = False,
+) -> None:
+    """Renew the server's certificate: same key, names and authority, so that the silos need nothing."""
+    from pomona_federation.provision import provision as kits
+
+    done = kits.renew(out)
+    if json:
+        emit({"certificate": done.path, "before": done.before.isoformat(), "until": done.until.isoformat()})
+        return
+    print(f"{done.path}  valid until {done.until:%Y-%m-%d} (before: {done.before:%Y-%m-%d}); it is not a secret")
+    print("next       bring it to the server's kit, if that is elsewhere; then `pomona server stop` and `resume` there")
+
+
+def task(
+    *words: str,
+    out: Annotated[Path, Parameter(help="file to write the section to")] = Path("task.toml"),
+    json: Json = False,
+) -> None:
+    """Write section task of a federation.toml or STUDY.toml, for silos that have files like yours.
+
+    Parameters
+    ----------
+    words
+        settings of the data: data=csv data.path=rows.csv data.label_column=outcome
+    """
+    import tomli_w
+
+    from pomona.scenario import Scenario
+    from pomona.storage.atomic_io import publish, writing
+    from pomona_federation.task_settings import of_files
+
+    tree = {"task": of_files(Scenario.prepare(config_of(words)).dataset)}
+    with writing(out):
+        publish(out.parent, [tomli_w.dumps(tree).encode("utf-8")], lambda _: out.name)
+    emit({**tree, "written": out}) if json else print(out)
+
+
+def _everybody(made: "Provisioned") -> Iterator[str]:
+    f = made.federation
+    what = f.config().method.name if f.comes_with_study else "without a study of its own"
+    yield f"federation {f.name}, {what}: kits for the server and {len(made.silos)} silos"
+    if made.until:
+        yield f"{made.folder}/authority  stays with you: ca.key adds silos; back it up offline, put it into no kit"
+        until = f"its certificate is valid until {made.until:%Y-%m-%d}"
+        yield f"{made.folder}/server  for who runs {f.server}; certs/server.key is secret; {until}"
+    else:
+        yield f"{made.folder}/server  for who runs {f.server}; INSECURE: no encryption, no keys, this machine only"
+    yield from _silos(made)
+    lock = made.folder / "server" / "wheels" / LOCK
+    yield "libraries  " + (
+        f"by hash: {described(content(lock))}" if lock.exists() else "unlocked: whatever the index has that day"
+    )
+    yield f"agreement  {f.agreement}"
+    yield f"           {made.digits}: by telephone, every silo reads what `pomona silo check` prints at compare"
+    wheel = (
+        ""
+        if (made.folder / "server" / "wheels" / "SHA256SUMS").exists()
+        else "Pomona's two wheels to each kit's wheels/ and "
+    )
+    yield f"next       add {wheel}your number to each kit's README.md, then send it"
+
+
+def _newcomer(made: "Provisioned") -> Iterator[str]:
+    name = made.silos[0]
+    yield from _silos(made)
+    if made.until:
+        keys = f"{made.folder}/server/keys/{name}.pub"
+        yield f"next       send {keys} and {name}.cert (no secrets) to the server's administrator, who runs there"
+        yield f"           pomona server add {name} --key {name}.pub"
+        yield "others     need copy nothing: the authority's certificate travels with the next round"
+    else:
+        yield f"next       pomona server add {name}"
+
+
+def _silos(made: "Provisioned") -> Iterator[str]:
+    for name in made.silos:
+        if name in made.brought:
+            how = "its own key: no secret inside, but it must arrive unchanged (it says whom the silo trusts)"
+        elif made.until:
+            how = "keys/silo.key is secret: hand the kit over in person or encrypted"
+        else:
+            how = "no keys"
+        yield f"{made.folder}/{name}  for silo {name}; {how}"
+
+
+def _record(made: "Provisioned") -> dict[str, object]:
+    return {
+        "federation": made.federation.name,
+        "folder": made.folder,
+        "agreement": made.federation.agreement,
+        "certificate_until": made.until.isoformat() if made.until else None,
+        "silos": [{"name": name, "kit": made.folder / name, "own_key": name in made.brought} for name in made.silos],
+    }

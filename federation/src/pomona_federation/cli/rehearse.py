@@ -1,0 +1,73 @@
+"""``pomona deploy rehearse``: a federation on this machine before it is one between organisations."""
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from pomona.cli.output import emit, print_table, size
+from pomona.core.errors import ConfigError
+from pomona.core.table import of_records
+
+if TYPE_CHECKING:
+    from pomona_federation.rehearsal.run import Rehearsal
+
+
+def rehearse(
+    federation: Path,
+    *words: str,
+    to: Annotated[Path | None, Parameter(name="--out", help="folder for kits, logs and records; new")] = None,
+    json: Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")] = False,
+) -> None:
+    """Run a federation on this machine, TLS and keys on, then the simulator on the same seeds, and compare.
+
+    Parameters
+    ----------
+    federation
+        the federation.toml; its silos, run and task are rehearsed, on made-up samples of the task's form
+    words
+        key=value of a run, over those of the file: rounds=5, model=lenet; or data that has to fit the task, and is
+        dealt out to the silos: data=csv data.path=rows.csv partition.beta=0.1
+    """
+    from pomona.config import read_overrides
+    from pomona_federation.agreement import Federation
+    from pomona_federation.rehearsal.run import rehearse as rehearsed
+    from pomona_federation.rehearsal.task_samples import scenario
+
+    planned = Federation.load(federation)
+    prepared = scenario(planned, read_overrides(words))
+    folder = to or Path("rehearsals") / f"{planned.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if folder.exists():
+        raise ConfigError(f"{folder} is there already; give another --out")
+    keys = ("wire", "share_scores", "deadline", "patience", "insecure", "mutual_tls")
+    agreed = {key: getattr(planned, key) for key in keys}
+    agreed["quorum"] = min(planned.quorum, len(planned.silo))
+    found = rehearsed(prepared, folder, _say, **agreed)
+    if json:
+        emit({**asdict(found), "largest": found.largest, "folder": str(found.folder)})
+    else:
+        _show(found)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _show(found: "Rehearsal") -> None:
+    rows = [
+        {"silo": name, "personal model": "as the simulator's, bit by bit" if d == 0 else f"up to {d:.3g} away from it"}
+        for name, d in found.difference.items()
+    ]
+    print_table(of_records(rows))
+    down, up = median(found.bytes_down), median(found.bytes_up)
+    print(
+        f"{len(found.seconds)} rounds: {median(found.seconds):.1f} s each (median), the simulator's "
+        f"{median(found.simulated_seconds):.2f} s; {size(down)} down and {size(up)} up, all silos together; "
+        f"ready after {found.started:.0f} s"
+    )
+    print("memory (most of one process): " + ", ".join(f"{k} {size(v)}" for k, v in sorted(found.memory.items())))
+    print(f"kits, logs and records: {found.folder}")

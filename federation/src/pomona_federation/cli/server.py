@@ -1,0 +1,168 @@
+"""``pomona server``: start, look at, stop and resume the server of a federation, add and revoke silos."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from pomona.cli.output import Json, emit, out, print_table, say, shown, size, talk
+from pomona.core.errors import StorageError
+from pomona.core.table import of_records
+
+Folder = Annotated[Path, Parameter(help="the server's kit")]
+KIT = Path("kits/server")
+
+
+Standing = Annotated[
+    bool, Parameter(negative="", help="wait for further studies; always so where the kit came without one")
+]
+
+
+def start(*, folder: Folder = KIT, standing: Standing = False, json: Json = False) -> None:
+    """Run the studies until all have ended; one that was begun goes on after its last committed round."""
+    _serve(folder, json, resume=False, standing=standing)
+
+
+def resume(*, folder: Folder = KIT, standing: Standing = False, json: Json = False) -> None:
+    """Go on with a run that was interrupted, or that failed; refused where there is nothing to go on with."""
+    _serve(folder, json, resume=True, standing=standing)
+
+
+def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
+    from pomona_federation.server.processes.launcher import serve
+
+    try:
+        status = serve(folder, talk, resume, standing)
+    except KeyboardInterrupt:
+        print("error[INTERRUPTED]: stopped before the end; `pomona server resume` goes on", file=sys.stderr)
+        sys.exit(130)
+    if json:
+        emit(status.model_dump())
+    if status.state == "failed":
+        print(shown(f"error[RUN]: after round {status.round}: {status.reason}"), file=sys.stderr)
+    elif not json:
+        print(f"finished after round {status.round}")
+    sys.exit(status.code or 0)
+
+
+def status(
+    *,
+    folder: Folder = KIT,
+    study: Annotated[str | None, Parameter(help="its name; the one that runs, or ran last, if unset")] = None,
+    watch: Annotated[bool, Parameter(negative="", help="again every two seconds, until Ctrl-C")] = False,
+    json: Json = False,
+) -> None:
+    """Show the round, who is present, absent or rejected and why, bytes and time."""
+    from pomona_federation.status import server
+
+    while True:
+        standing = server(folder, study)
+        if watch and not json:
+            out.clear()
+        emit(standing) if json else _show(standing)
+        if not watch:
+            return
+        try:
+            time.sleep(2)
+        except KeyboardInterrupt:
+            return
+
+
+def _progress(s: dict[str, Any]) -> str:
+    """How far a study is; of a survey that is finished, its page."""
+    if s["method"] != "survey":
+        trial = "" if s["trial"] is None else f", trial {s['trial']}"
+        return f"{trial}, round {s['round']} of {s['rounds']}"
+    return f", page run/studies/{s['study']}/survey.html" if s["state"] == "finished" else ""
+
+
+def _show(s: dict[str, Any]) -> None:
+    lines = [
+        f"{s['federation']}: " + (f"process {s['pid']} since {s['since']}" if s["pid"] else "no server runs"),
+        f"study {s['study']}, {s['method']}: {s['state']}{_progress(s)}" if s["study"] else "no study",
+        s["version"],
+    ]
+    if s["waiting"]:
+        lines.append(s["waiting"]["line"])
+    if s["seconds"] is not None:
+        lines.append(
+            f"last round: {s['seconds']:.1f} s, {size(s['bytes_down'] or 0)} down, {size(s['bytes_up'] or 0)} up"
+        )
+    if s["reason"]:
+        lines.append(f"why: {s['reason']} (code {s['code']})")
+    if s["certificate"]:
+        lines.append(f"certificate valid until {s['certificate']}")
+    lines += [f"warning: {warning}" for warning in (s["warning"], *s["notes"]) if warning]
+    say(*lines)
+    if s["silos"]:
+        print_table(of_records(s["silos"]))
+    if len(s["studies"]) > 1:
+        print_table(of_records(s["studies"]))
+
+
+def stop(*, folder: Folder = KIT, json: Json = False) -> None:
+    """Stop the server in order; the round in flight is dropped, and `pomona server resume` goes on."""
+    stopping(folder / "run", "server", json)
+
+
+def stopping(state: Path, what: str, json: bool) -> None:
+    """Ask the process that holds a folder to stop, and say whether it did."""
+    from pomona_federation.supervision.processes import ask_to_stop, holder
+
+    if not holder(state):
+        raise StorageError(f"no {what} runs in {state}; nothing to stop")
+    stopped = ask_to_stop(state)
+    if not stopped:
+        raise StorageError(f"the {what} in {state} has not stopped; look at its logs, or stop it on its own machine")
+    emit({"stopped": True}) if json else print("stopped")
+
+
+def add(
+    name: str,
+    *,
+    key: Annotated[Path | None, Parameter(help="its public key")] = None,
+    folder: Folder = KIT,
+    json: Json = False,
+) -> None:
+    """Add a silo: it takes a free place and joins at the next round.
+
+    Parameters
+    ----------
+    name
+        as in its kit, see `pomona deploy provision --add`
+    """
+    from pomona_federation.server.members.registry_admin import admit
+    from pomona_federation.server.studies.study_queue import StudyQueue
+
+    queue = StudyQueue(folder)
+    declined = queue.declined
+    place = admit(folder, name, key)
+    reopened = sorted(declined - queue.declined)
+    if json:
+        emit({"silo": name, "place": place, "reopened": reopened})
+        return
+    print(f"{name} has place {place} and joins at the next round that it is there for")
+    for study in reopened:
+        print(
+            f"study {study}, which was declined, is open again: with {name} enough members could accept; if it shall "
+            f"not run, `pomona server study abort {study}`"
+        )
+
+
+def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:
+    """Revoke a silo: its key can no longer connect, and its model is not sent from the next round on.
+
+    Parameters
+    ----------
+    name
+        the silo
+    """
+    from pomona_federation.server.members.registry_admin import LASTING, dismiss
+
+    dismiss(folder, name)
+    if json:
+        emit({"silo": name, "revoked": True, "remains": LASTING})
+    else:
+        print(f"{name} is revoked from the next round on. What cannot be undone: {LASTING}")

@@ -1,0 +1,72 @@
+"""``pomona deploy settings``: the reference of a federation's files, from the code."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from pomona.cli.output import Json
+from pomona.cli.settings import show
+from pomona.cli.settings_reference import Setting, find, of_record, table
+from pomona.core.settings import Settings
+from pomona.storage.atomic_io import writing
+from pomona_federation.agreement import Federation, FoundingMember
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.studies.consent_rules import ConsentPolicy
+from pomona_federation.study import Study
+from pomona_federation.study_kinds import EvaluateTerms, SearchTerms
+from pomona_federation.survey.settings import Noise, SurveySettings
+from pomona_federation.task_settings import TaskSettings
+
+FILES: Mapping[str, type[Settings]] = {
+    "federation.toml": Federation,
+    "federation.toml, each [[silo]]": FoundingMember,
+    "STUDY.toml": Study,
+    "[task] of both": TaskSettings,
+    "[evaluate] of STUDY.toml": EvaluateTerms,
+    "[search] of STUDY.toml": SearchTerms,
+    "[survey] of STUDY.toml": SurveySettings,
+    "[survey.noise] of STUDY.toml": Noise,
+    "silo.toml": SiloFile,
+    "policy.toml": ConsentPolicy,
+}
+
+
+def settings(
+    key: str | None = None,
+    *,
+    to: Annotated[Path | None, Parameter(name="--out", help="write the whole reference as Markdown")] = None,
+    json: Json = False,
+) -> None:
+    """Explain the settings of a federation's files.
+
+    Parameters
+    ----------
+    key
+        a key or a file; all settings if not given
+    """
+    if to:
+        with writing(to):
+            to.write_text(page(), encoding="utf-8")
+        print(to)
+        return
+    show(find(key, in_files()) if key else in_files(), json)
+
+
+def in_files() -> list[Setting]:
+    """Every setting of a federation's files, by file."""
+    return [replace(setting, owner=title) for title, record in FILES.items() for setting in of_record("", record)]
+
+
+def page() -> str:
+    """The reference as Markdown."""
+    parts = [
+        "# Files of a federation",
+        "Made by `pomona deploy settings --out docs/federation-files.md`; `pomona deploy settings KEY` explains one "
+        "key. Section `[run]` of `federation.toml` and `STUDY.toml` has the [settings of a run](settings.md), but for "
+        "those that silos set for themselves; `[data]` and `[views.NAME]` of `silo.toml` have those of section `data`.",
+    ]
+    parts += [table(title, [*of_record("", record)]) for title, record in FILES.items()]
+    return "\n\n".join(parts) + "\n"

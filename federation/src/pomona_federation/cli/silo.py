@@ -1,0 +1,121 @@
+"""``pomona silo``: a silo of a federation, on its own machine."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from pomona.cli.output import Json, emit, out, print_table, say, size, talk
+from pomona.core.table import of_records
+from pomona_federation.cli.server import stopping
+
+Folder = Annotated[Path, Parameter(help="the silo's kit")]
+Study = Annotated[
+    str, Parameter(help="one that the server has offered, by the first digits of its hash or its name; else the kit's")
+]
+HERE = Path()
+
+
+def start(*, folder: Folder = HERE, json: Json = False) -> None:
+    """Take part: keep this silo connected until it is stopped."""
+    from pomona_federation.silo.processes.supernode_supervisor import run_node
+
+    try:
+        run_node(folder, (lambda text: emit({"said": text})) if json else talk)
+    except KeyboardInterrupt:
+        print("error[INTERRUPTED]: stopped; `pomona silo start` takes part again", file=sys.stderr)
+        sys.exit(130)
+
+
+def status(*, folder: Folder = HERE, json: Json = False) -> None:
+    """Show the node's state, the last visit, certificate and disk."""
+    from pomona_federation.installation.contents import require_kit
+    from pomona_federation.status import silo
+
+    require_kit(folder, "silo")
+    s = silo(folder)
+    if json:
+        emit(s)
+        return
+    why = f" ({s['reason']})" if s["reason"] else ""
+    lines = [
+        f"{s['federation']} at {s['server']}",
+        f"node      {s['state']}{why}, since {s['since'] or '-'}, {s['restarts']} restarts",
+        *(f"study     {w['study']} ({w['hash']}): {_at(w)}" for w in s["studies"]),
+        f"round     {s['round'] or 0} of {s['rounds']}, last visit {s['last_visit'] or 'none yet'}"
+        if s["own_study"]
+        else "round     the kit came with no study of its own",
+        *([f"fault     of the kit's own study: {s['fault']}"] if s["fault"] else []),
+        f"traffic   {_traffic([s, *s['studies']])}",
+        f"disk      {s['free_gb']} GB free",
+        f"version   {s['version']}; the server's: {s['server_version'] or 'not known yet'}",
+    ]
+    torn = s["torn_visits"]
+    lines += [f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out"] if torn else []
+    lines += [f"authority valid until {s['authority']}"] if s["authority"] else []
+    lines += [
+        f"privacy   study {p['study']}: "
+        + (f"epsilon {p['spent']:.3g} spent of {bound:.3g}, delta {p['delta']:g}" if bound else "no noise, so no bound")
+        for p in s["privacy"]
+        for bound in [p["epsilon_at_most"]]
+    ]
+    say(*lines, *(f"warning: {text}" for text in (s["warning"], s["version_warning"]) if text))
+
+
+def _at(study: dict[str, Any]) -> str:
+    """How a study stands at this silo."""
+    last = f", last round {study['round']}, {_traffic([study])}" if study["round"] else ""
+    waits = f"; {study['why']}" if study["decision"] == "pending" and study["why"] else ""
+    return f"{study['decision']}{last}{waits}" + (f"; it fails here: {study['fault']}" if study["fault"] else "")
+
+
+def _traffic(parts: list[dict[str, Any]]) -> str:
+    return f"{size(sum(p['bytes_down'] for p in parts))} down, {size(sum(p['bytes_up'] for p in parts))} up"
+
+
+def stop(*, folder: Folder = HERE, json: Json = False) -> None:
+    """Stop taking part; the silo's state stays, and `pomona silo start` goes on with it."""
+    stopping(folder / "state", "silo", json)
+
+
+def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
+    """Find out what is wrong before taking part, and say what would leave the silo."""
+    from pomona_federation.silo.administration.preflight import run
+    from pomona_federation.silo.privacy.outgoing_filter import texts
+
+    lines, leaves, code = run(folder, study)
+    if json:
+        emit({"checks": [vars(line) for line in lines], "leaves": leaves, "code": code})
+    else:
+        for line in lines:
+            say(f"{line.result:<8} {line.check:<12} {line.text}")
+        if leaves:
+            print("\nWhat would leave this silo")
+            for text in texts(leaves):
+                say(f"  {text}")
+    sys.exit(code)
+
+
+def report(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
+    """Show what the federation did for this silo: its accuracy, that of training alone, who helped."""
+    from pomona.cli.progress import watching
+    from pomona_federation.silo.administration.silo_report import NO_GAIN
+    from pomona_federation.silo.administration.silo_report import report as made
+
+    with watching(stays=False) as watcher:
+        r, page = made(folder, watcher, study)
+    if json:
+        emit(vars(r))
+        return
+    own, alone = r.own, r.alone
+    say(f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round {own['round']}")
+    say(
+        f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; training alone for as "
+        f"many rounds {r.judged.text(alone['value'])}"
+    )
+    say(NO_GAIN)
+    for title, rows in r.peers:
+        out.print()
+        print_table(of_records(rows, title))
+    print(f"\nwritten  {page}")

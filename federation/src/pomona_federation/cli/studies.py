@@ -1,0 +1,202 @@
+"""``pomona server study``, ``pomona silo studies``, ``accept`` and ``decline``: studies on a standing federation."""
+
+import getpass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from pomona.cli.output import Json, emit, print_table, say
+from pomona.core.errors import PomonaError
+from pomona.core.registry import importable
+from pomona.core.table import of_records
+from pomona_federation.cli.server import KIT
+from pomona_federation.cli.server import Folder as ServerFolder
+from pomona_federation.cli.silo import HERE
+from pomona_federation.cli.silo import Folder as SiloFolder
+
+By = Annotated[str, Parameter(help="who decides; the name of the account if empty")]
+
+
+def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+    """Take a study into the queue; it runs when the silos have accepted it, after those before it.
+
+    Parameters
+    ----------
+    file
+        its STUDY.toml
+    """
+    from pomona_federation.agreement import in_fours
+    from pomona_federation.server.studies.study_queue import StudyQueue
+
+    importable(folder)
+    queue = StudyQueue(folder)
+    known = queue.submit(file)
+    digits = in_fours(known.agreement)
+    if json:
+        emit({"study": known.study.name, "agreement": known.agreement, "digits": digits})
+        return
+    print(f"study {known.study.name} is number {known.number}; its hash is\n  {known.agreement}")
+    print(f"by telephone, every silo reads what `pomona silo check --study` prints at compare\n  {digits}")
+    print("every silo's administrator finds it with `pomona silo studies`, and accepts or declines it by this hash")
+
+
+def list_(*, folder: ServerFolder = KIT, json: Json = False) -> None:
+    """List the studies in their order, with the silos' decisions."""
+    from pomona_federation.server.studies.study_overview import overview
+
+    rows = overview(folder)
+    emit(rows) if json else print_table(of_records(rows)) if rows else print("no study")
+
+
+def abort(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+    """End a study, or take it out of the queue; `pomona server study resume` puts it back.
+
+    Parameters
+    ----------
+    name
+        the study's
+    """
+    from pomona_federation.server.studies.study_queue import StudyQueue
+
+    StudyQueue(folder).abort(name)
+    emit({"study": name, "aborted": True}) if json else print(f"study {name} runs no more; what it has done stays")
+
+
+def begin(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+    """Start a study with the silos that have accepted, if they are enough, and wait for no other.
+
+    Parameters
+    ----------
+    name
+        the study's
+    """
+    from pomona_federation.server.studies.study_queue import StudyQueue
+
+    without = StudyQueue(folder).begin(name)
+    if json:
+        emit({"study": name, "begun": True, "undecided": without})
+        return
+    say(f"study {name} starts when its turn comes" + (f", without {', '.join(without)}" if without else ""))
+
+
+def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+    """Put a study that was aborted, or that failed, back into the queue: it goes on after its last committed round.
+
+    Parameters
+    ----------
+    name
+        the study's
+    """
+    from pomona_federation.server.studies.study_queue import StudyQueue
+
+    StudyQueue(folder).resume(name)
+    emit({"study": name, "resumed": True}) if json else print(f"study {name} goes on when its turn comes")
+
+
+def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+    """Print what a survey, an evaluation or a search has found; the study's folder has it as a page and as CSV, too.
+
+    Parameters
+    ----------
+    name
+        the study's
+    """
+    from pomona_federation.server.studies.study_overview import result_of
+
+    found = result_of(folder, name, "json" if json else "md")
+    print(found, end="")
+
+
+def studies(
+    *,
+    folder: SiloFolder = HERE,
+    ask: Annotated[bool, Parameter(negative="", help="ask the server now whether there are new ones")] = False,
+    json: Json = False,
+) -> None:
+    """List the studies that the server has offered, and what was decided on each."""
+    from pomona_federation.silo.privacy.privacy_budget import overview
+    from pomona_federation.silo.studies.known_studies import KnownStudies
+
+    if ask:
+        from pomona_federation.silo.studies.study_proposals import consider, over_the_network
+
+        consider(folder, over_the_network(folder), say)
+    rows = [_known(k) for k in KnownStudies(folder).all]
+    if json:
+        emit(rows)
+    elif not rows:
+        print("no study was offered yet, but for the one that the kit may have come with")
+    else:
+        print_table(of_records(rows))
+        waiting = [r for r in rows if r["decision"] == "pending"]
+        if waiting:
+            say(f"pomona silo check --study {waiting[0]['hash'][:9]} says what it would do, what to know first,")
+            say("and what would leave")
+            say(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
+    if not json and (costs := overview(folder)):
+        print_table(of_records(costs, "Privacy: epsilon that is reserved on this silo's data, and spent"))
+
+
+def _known(known: Any) -> dict[str, Any]:
+    digits = known.agreement[:16]
+    return {
+        "study": known.study.name,
+        "hash": digits,
+        "kind": known.study.kind,
+        "decision": known.standing,
+        "by": known.by,
+        "when": known.when,
+        "why": known.why,
+    }
+
+
+def accept(study: str, *, by: By = "", folder: SiloFolder = HERE, json: Json = False) -> None:
+    """Accept a study: this silo does its tasks from then on.
+
+    Parameters
+    ----------
+    study
+        the first digits of its hash, or its name
+    """
+    _decide(study, True, by, folder, json)
+
+
+def decline(study: str, *, by: By = "", folder: SiloFolder = HERE, json: Json = False) -> None:
+    """Decline a study, also one that was accepted before: this silo does none of its tasks from then on.
+
+    Parameters
+    ----------
+    study
+        the first digits of its hash, or its name
+    """
+    _decide(study, False, by, folder, json)
+
+
+def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> None:
+    from pomona_federation.silo.studies.known_studies import KnownStudies
+
+    known = KnownStudies(folder)
+    named = known.named(study)
+    if accepted:
+        from pomona_federation.silo.studies.silo_in_study import Silo
+
+        importable(folder)
+        Silo(folder, named).require_affordable("")
+    done = known.decide(named, accepted, by or getpass.getuser())
+    news = _tell(folder)
+    if json:
+        emit(_known(done))
+    else:
+        say(f"study {done.study.name} ({done.agreement[:16]}) is {done.standing} by {done.by}; {news}")
+
+
+def _tell(folder: Path) -> str:
+    """Bring decisions to the server at once; where it cannot be reached, a silo that runs does so later."""
+    from pomona_federation.silo.studies.study_proposals import over_the_network, visit
+
+    try:
+        visit(folder, over_the_network(folder))
+    except (PomonaError, OSError, ValueError):
+        return "the server cannot be reached now, and hears of it from the running silo"
+    return "the server knows"

@@ -1,0 +1,143 @@
+"""Flower's ServerApp and ClientApp: the two entry points.
+
+A silo's process lives for one message, as Flower starts one for each; everything that must survive lies in its folder.
+"""
+
+import faulthandler
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from math import isfinite
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.app import Message as FlowerMessage
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from pomona.core.errors import PomonaError
+from pomona.core.registry import importable
+from pomona_federation.messages.message_bodies import Hello, Refusal, Task
+from pomona_federation.messages.message_bus import Message
+from pomona_federation.messages.message_pieces import packed, unpacked
+from pomona_federation.messages.survey_bodies import SurveyQuestion
+from pomona_federation.silo.own_kit import own_kit
+from pomona_federation.supervision.process_logs import APP, at_round, logging_to
+from pomona_federation.versions import note
+
+LONGEST = 30 * 86_400.0  # seconds of a message's time that count
+STDERR = 2  # the process's own, whatever sys.stderr has been made into
+GRACE = 30.0  # seconds beyond a message's time that a silo may still work on it
+
+logger = logging.getLogger("pomona")
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the study that the run's configuration names, of the server's kit that it names."""
+    from pomona_federation.server.rounds.flower_bus import FlowerBus
+    from pomona_federation.server.rounds.server_app import coordinate
+
+    kit, study = Path(str(context.run_config["folder"])), str(context.run_config.get("study", ""))
+    coordinate(kit, FlowerBus.listening(grid, kit / "run"), study)
+
+
+@client_app.query()
+def query(message: FlowerMessage, _: Context) -> FlowerMessage:
+    """Say who this silo is."""
+    return _answered(message)
+
+
+@client_app.train()
+def train(message: FlowerMessage, _: Context) -> FlowerMessage:
+    """Do a round's task."""
+    return _answered(message)
+
+
+def _answered(message: FlowerMessage) -> FlowerMessage:
+    with ending_after(time_for(message.metadata.ttl)), saying_no_more():
+        answer = handled(own_kit(), unpacked(message.content))
+        return FlowerMessage(packed(answer), reply_to=message)
+
+
+def time_for(ttl: float) -> float:
+    """Seconds that a silo may work on a message that lives so long, by its server's word: any number, or none."""
+    return (min(max(ttl, 0.0), LONGEST) if isfinite(ttl) else 0.0) + GRACE
+
+
+@contextmanager
+def saying_no_more() -> Iterator[None]:
+    """Take the text off whatever ends the block: Flower sends that of an exception to the server, unsigned."""
+    try:
+        yield
+    except Exception as fault:
+        from pomona_federation.silo.privacy.outgoing_filter import scrubbed
+
+        raise RuntimeError(scrubbed(fault)) from None
+
+
+@contextmanager
+def ending_after(seconds: float) -> Iterator[None]:
+    """End this process where what follows takes longer, and say in the silo's log at which line it stood.
+
+    The server no longer waits for the answer, but Flower's node would: it does one message at a time, and one that
+    hangs keeps it from all later rounds. The clock is faulthandler's, which runs even where Python does not.
+    """
+    faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def handled(folder: Path, message: Message) -> Message:
+    """A silo's answer to a message; a refusal if it will not or cannot do what is asked."""
+    from pomona_federation.silo.studies import own_state
+
+    own_state.begin(folder)
+    with logging_to(folder / "state" / "logs" / APP):
+        return _handled(folder, message)
+
+
+def _handled(folder: Path, message: Message) -> Message:
+    import os
+
+    import torch
+
+    from pomona_federation.silo import last_fault
+    from pomona_federation.silo.privacy.outgoing_filter import scrubbed
+    from pomona_federation.silo.studies.silo_in_study import Silo, audited
+    from pomona_federation.silo.tasks.client_app import ClientApp
+    from pomona_federation.silo.tasks.survey_answers import surveyed
+
+    os.umask(0o077)
+    importable(folder)
+    silo, work = Silo(folder), None
+    torch.set_num_threads(silo.file.threads)
+    try:
+        note(folder / "state", "server", message.versions)
+        body: Hello | Task | SurveyQuestion = message.read(Hello, Task, SurveyQuestion)
+        silo = work = silo.working_for(body.agreement)
+        if isinstance(body, SurveyQuestion) or silo.federation.survey:
+            reply = surveyed(silo, body)
+            last_fault.clear(silo.state)
+            return Message.of(reply, silo.signer)
+        if isinstance(body, Hello):
+            logger.info("the server asks who this is")
+            return Message.of(ClientApp(silo).greet(body), silo.signer)
+        at_round(body.number)
+        answer, uplink = ClientApp(silo).answer(body, {name: bytes(data) for name, data in message.enclosed.items()})
+        logger.info("answered with an uplink of %d bytes", len(uplink))
+        last_fault.clear(silo.state)
+        audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))
+        return Message.of(answer, silo.signer, {"uplink": uplink} if uplink else {})
+    except Exception as fault:  # whatever it is, its text stays here
+        logger.exception("a message could not be answered")
+        with suppress(OSError, PomonaError):  # a full disk: the server is to read whose it is
+            if work:
+                last_fault.note(work.state, fault)
+        with suppress(OSError, PomonaError):
+            audited(silo, "refused", reason=scrubbed(fault))
+        return Message.of(Refusal(silo=silo.file.name, fault=scrubbed(fault)), silo.signer)

@@ -1,0 +1,182 @@
+"""A kit's backup: one tar file with its settings, keys and states, and their hashes; also of a silo that is running.
+
+What a silo writes is a file that is replaced as a whole, or one that only grows. So a copy needs no lock, only an order
+of reading: first the rounds, then what must know at least as much as they do (the privacy ledger, the last tasks).
+Left out are data, other silos' models, logs and Flower's files: a silo goes on without them.
+"""
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from pydantic import Field
+
+from pomona.core.bounds import Count, Line, Sha256, Within
+from pomona.core.errors import StorageError
+from pomona.core.files import opened
+from pomona.core.settings import Settings
+from pomona.storage.atomic_io import sync, writing
+from pomona.storage.lock import locked
+from pomona_federation.agreement import Federation
+from pomona_federation.installation.contents import AGREED, STATE, Item, Role, contents, require_kit
+from pomona_federation.versions import Versions, own
+
+MANIFEST = "backup.json"
+MOST = 10**5  # files of a backup
+LEFT_OUT = (
+    "data/*",
+    "wheels/*.whl",
+    "kept/*",
+    "*cache/*",
+    "*logs/*",
+    "*.unfinished",
+    "*/.lock",
+    "*/.roster.lock",
+    "state/origin.json",
+)
+FLOWERS = ("state/flwr/*", "state/node/*", "run/flwr/*", "run/scratch/*")
+ORDER = ("ledger.jsonl", "budget.json", "seen.json", "asked.json", "agreement.json", "audit.jsonl")
+KEY = "keys/silo.key"
+AGAIN = 10  # times that rounds are looked for, which a running silo removes while newer ones come
+
+
+class SavedFile(Settings):
+    """A file of a backup."""
+
+    size: Count
+    sha256: Sha256
+
+
+class Backup(Settings):
+    """What a backup says of itself, in its last member: whose it is, when and by which versions it was made, its files.
+
+    ``key``: whether the silo's private key is in it.
+    """
+
+    format: Literal[1] = 1
+    role: Role
+    federation: Line
+    made: Line
+    key: bool
+    versions: Versions
+    files: dict[Within, SavedFile] = Field(max_length=MOST)
+
+
+def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> Backup:
+    """Write a kit's backup to a new file, readable by its owner alone.
+
+    Raises:
+        ConfigError: the folder is no such kit.
+        LockedError: a server that is running; Flower's files can be copied only while it rests.
+        StorageError: the file is there already or cannot be written, or the kit cannot be read.
+    """
+    require_kit(folder, whose)
+    if os.path.lexists(file):
+        raise StorageError(f"{file} is there already, and no backup is written over; give another name")
+    with ExitStack() as resting, writing(file):
+        if whose == "server":
+            resting.enter_context(locked(folder / STATE[whose]))
+        temporary = file.with_name(f".{file.name}.unfinished")
+        temporary.unlink(missing_ok=True)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as raw:
+                made = _written(folder, whose, raw, without_key)
+                raw.flush()
+                os.fsync(raw.fileno())
+            temporary.rename(file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync(file.absolute().parent)
+    return made
+
+
+def saved(item: Item, without_key: bool = False) -> bool:
+    """Whether a file of a kit belongs into its backup; of what is its owner's, code alone."""
+    path = str(item.path)
+    stays = item.rule.fate == "stays" and not (item.path.suffix == ".py" and len(item.path.parts) == 1)
+    left_out = any(fnmatchcase(path, pattern) for pattern in (*LEFT_OUT, *FLOWERS))
+    return item.plain and not stays and not left_out and not (without_key and path == KEY)
+
+
+def _written(folder: Path, whose: Role, raw: BinaryIO, without_key: bool) -> Backup:
+    files: dict[str, SavedFile] = {}
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, file in _opened(folder, whose, without_key):
+            size, content = _size(name, file), hashlib.sha256()
+            _add(tar, name, size, _Hashed(file, content))
+            files[name] = SavedFile(size=size, sha256=content.hexdigest())
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        name, key = Federation.read(folder / AGREED).name, KEY in files
+        made = Backup(role=whose, federation=name, made=now, key=key, versions=own(), files=files)
+        text = made.model_dump_json().encode()
+        _add(tar, MANIFEST, len(text), io.BytesIO(text))
+    return made
+
+
+def _opened(folder: Path, whose: Role, without_key: bool) -> Iterator[tuple[str, BinaryIO]]:
+    """The files of a backup in the order in which they must be read; all rounds are opened at once.
+
+    A file that is open can be read to its end, although newer rounds may have it removed.
+    """
+    for again in range(AGAIN):
+        with ExitStack() as stack:
+            rounds, rest = _split(folder, whose, without_key)
+            try:
+                at_once = [(name, stack.enter_context(opened(folder / name, follow=False))) for name in rounds]
+            except FileNotFoundError:
+                if again == AGAIN - 1:
+                    raise
+                continue
+            yield from at_once
+            for name in rest:
+                with suppress(FileNotFoundError), opened(folder / name, follow=False) as file:
+                    yield name, file
+            return
+
+
+def _split(folder: Path, whose: Role, without_key: bool) -> tuple[list[str], list[str]]:
+    names = [str(item.path) for item in contents(folder, whose) if saved(item, without_key)]
+    rounds = [name for name in names if "/checkpoints/round-" in name]
+    return rounds, sorted(set(names) - set(rounds), key=_rank)
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """The place of a file in the order: what grows by what others hold comes after them."""
+    last = name.rpartition("/")[2]
+    return ORDER.index(last) + 1 if last in ORDER else 0, name
+
+
+def _size(name: str, file: BinaryIO) -> int:
+    """The bytes of a file that are copied; of one that grows by lines, whole lines."""
+    size = os.fstat(file.fileno()).st_size
+    if name.endswith(".jsonl"):
+        size = file.read(size).rfind(b"\n") + 1
+        file.seek(0)
+    return size
+
+
+def _add(tar: tarfile.TarFile, name: str, size: int, source: "io.BytesIO | _Hashed") -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o600
+    tar.addfile(member, source)
+
+
+class _Hashed:
+    """A file whose content is hashed as it is read."""
+
+    def __init__(self, file: BinaryIO, content: "hashlib._Hash") -> None:
+        self._file, self._content = file, content
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._content.update(data)
+        return data

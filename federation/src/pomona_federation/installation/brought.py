@@ -1,0 +1,89 @@
+"""What a backup brings into a restored kit: what runs or decides there, and what it knows of the privacy spent.
+
+A backup holds the key and all by which a silo decides, and no signature: whoever can write where it lies can have put
+code, rules or decisions into it. They count only where the administrator says so, after they were named.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib.machinery import all_suffixes
+from pathlib import Path
+from typing import Any
+
+from pomona.core.errors import PomonaError
+from pomona.core.files import content
+from pomona.core.registry import own_code_barred
+from pomona.core.toml import read_tree
+from pomona.models.packages import package
+from pomona_federation.agreement import Federation
+from pomona_federation.installation.contents import AGREED, Role
+from pomona_federation.provision import kit_files, wheels
+from pomona_federation.silo.privacy.privacy_budget import PrivacyBudget
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.studies.consent_rules import FILE as POLICY
+from pomona_federation.silo.studies.known_studies import KnownStudies
+
+STARTED = ("start.sh", "Dockerfile", "compose.yaml", ".dockerignore", "*.service")  # what starts a kit
+CODE = tuple(all_suffixes())  # of files that Python imports, from folders of the kit as well
+NAMING = {AGREED: ("run", "search"), "silo.toml": ("data", "views", "code")}  # sections whose values may name code
+
+
+def deciding(kit: Path, whose: Role) -> list[str]:
+    """Names of what runs or decides in a kit and need not be its own: code, rules, accepted studies.
+
+    Nothing of it is imported. Raises ConfigError, StorageError or OSError for files that cannot be read.
+    """
+    app = kit_files.app()
+    files = sorted((str(path.relative_to(kit)), path) for path in kit.rglob("*") if path.is_file())
+    code = ((name, path) for name, path in files if name.endswith(CODE))
+    found = [f"code in {name}" for name, path in code if name not in app or app[name] != content(path)]
+    found += [f"{path.name}, which is not that of a kit" for path in _foreign(kit, whose)]
+    for file, sections in NAMING.items():
+        tree = read_tree(kit / file) if (kit / file).exists() else {}
+        named = {name for section in sections for name in _texts(tree.get(section)) if ":" in name}
+        found += [f"{file}, which names the code {name}" for name in sorted(named) if not package(name)]
+    if whose == "server":
+        return found
+    if (kit / POLICY).exists():
+        found.append(f"{POLICY}, the rules by which studies are accepted")
+    accepted = [known for known in KnownStudies(kit, foreign=True).all if known.standing == "accepted"]
+    return found + [f"study {known.study.name}, accepted by {known.by or 'nobody named'}" for known in accepted]
+
+
+def _foreign(kit: Path, whose: Role) -> list[Path]:
+    """Files that start a kit, or name what it installs, and are not as this release makes them."""
+    found = [path for pattern in STARTED for path in sorted(kit.glob(pattern))]
+    own = _made(kit, whose) if found else {}
+    lock = kit / "wheels" / wheels.LOCK
+    ours = [wheels.locked(libraries).get(wheels.LOCK) for libraries in ("cpu", "cuda")]
+    strange = [lock] if lock.exists() and content(lock) not in ours else []
+    return [path for path in found if own.get(path.name) != content(path)] + strange
+
+
+def _made(kit: Path, whose: Role) -> kit_files.Files:
+    """What this release makes of a kit's settings; of those that it cannot read, the script alone."""
+    try:
+        with own_code_barred():
+            federation = Federation.read(kit / AGREED)
+            there = (kit / "wheels" / name for name in (wheels.SUMS, wheels.LOCK))
+            installed = {path.name: content(path) for path in there if path.is_file()}
+            if whose == "server":
+                return kit_files.server(federation, None, installed)
+            return kit_files.silo(
+                federation, SiloFile.load(kit / "silo.toml").name, "", installed, own_key=False, digits=""
+            )
+    except PomonaError:
+        return {"start.sh": kit_files.start_script(whose)}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts among the values of a tree."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
+
+
+def privacy_known(kit: Path) -> list[str]:
+    """A line for each reservation of privacy in a silo's kit. Raises PrivacyError, StorageError."""
+    return [f"study {r.study}: {r.cost}, since {r.when}" for r in PrivacyBudget(kit, foreign=True).reservations]

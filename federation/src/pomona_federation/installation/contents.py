@@ -1,0 +1,163 @@
+"""What lies in a kit, and what becomes of each file when its study has ended.
+
+A file's path decides by the first rule that fits it. Whatever no rule names is its owner's and stays: data, own code.
+Paths are found without following symbolic links, so that nothing outside the kit is ever listed.
+"""
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from pomona.core.errors import ConfigError, StorageError
+from pomona.storage.lock import LOCK
+from pomona_federation.study_kinds import RESULTS
+
+Fate = Literal["keep", "erase", "remove", "stays"]
+Role = Literal["server", "silo"]
+
+KEPT = "kept"  # the folder of a kit into which uninstalling puts what is kept
+AGREED = "federation.toml"
+STATE: dict[Role, str] = {"server": "run", "silo": "state"}
+MANAGED = ("app", "certs", "keys", "run", "state", "wheels", KEPT)  # folders of kits
+SIGNS: dict[Role, tuple[str, ...]] = {
+    "silo": ("silo.toml", "keys/silo.pub", "state", f"{KEPT}/state"),
+    "server": ("run", "app", f"{KEPT}/run", f"{KEPT}/keys"),
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Files of a kit by their path in it, in which ``*`` stands for any part: what they are, and what becomes of them.
+
+    ``fate``: "keep" puts a file aside, "erase" overwrites and removes it, "remove" only removes it.
+    """
+
+    pattern: str
+    fate: Fate
+    what: str
+
+
+COMMON = (
+    Rule(f"{KEPT}/*", "stays", "kept already"),
+    Rule(AGREED, "keep", "what was agreed"),
+    Rule("certs/*.key", "erase", "private key"),
+    Rule("keys/*.key", "erase", "private key, this silo's identity"),
+    Rule("certs/*", "remove", "certificates, not secret"),
+    *(
+        Rule(name, "remove", "parts of the kit, not secret")
+        for name in ("wheels/*", "app/*", "app.sha256", "weights.safetensors", "README.md", "Dockerfile")
+    ),
+    *(
+        Rule(name, "remove", "parts of the kit, not secret")
+        for name in (".dockerignore", "compose.yaml", "start.sh", "pomona-*.service")
+    ),
+)
+RULES: dict[Role, tuple[Rule, ...]] = {
+    "silo": (
+        *COMMON,
+        Rule("state/*study.json", "keep", "studies, and who accepted them"),
+        Rule("policy.toml", "keep", "rules by which studies were accepted"),
+        Rule("state/*models/*", "keep", "your models, with their cards"),
+        Rule("state/*report.md", "keep", "your report"),
+        Rule("state/*audit.jsonl", "keep", "audit log"),
+        Rule("state/*ledger.jsonl", "keep", "privacy ledger: what was spent on your data"),
+        Rule("state/private/budget.json", "keep", "privacy budget: what all studies may have spent on your data"),
+        Rule("state/told/*.json", "keep", "what surveys have reported of your data"),
+        Rule("state/private/*", "erase", "key of the noise"),
+        Rule("state/*cache/*", "erase", "other silos' models"),
+        Rule("state/*checkpoints/*", "erase", "what the method keeps between rounds, and answers"),
+        Rule("state/*logs/*", "erase", "logs, with names and paths"),
+        Rule("state/*", "erase", "other states: tasks, scores with other silos' names, Flower's files"),
+        Rule("silo.toml", "erase", "own settings: paths of data, a proxy's password"),
+        Rule("keys/*", "remove", "public keys, not secret"),
+    ),
+    "server": (
+        *COMMON,
+        Rule("keys/*", "keep", "public keys, with which signatures can be verified later"),
+        Rule("run/*audit.jsonl", "keep", "audit log"),
+        *(
+            Rule(f"run/*{name}", "keep", "record of the run: figures that silos agreed to share, no models")
+            for name in ("config.toml", "events.jsonl", "clients.csv", "rounds.csv", "summary.json", "roster.json")
+        ),
+        *(
+            Rule(f"run/studies/*/{name}", "keep", "results of surveys, evaluations and searches")
+            for name in (*(f"{result}.*" for result in RESULTS.values()), "*.toml")
+        ),
+        Rule("run/*study.json", "keep", "studies"),
+        Rule("run/*consents.json", "keep", "who accepted which study"),
+        Rule("run/*checkpoints/*", "erase", "silos' models"),
+        Rule("run/*superlink.db*", "erase", "Flower's messages, with silos' models"),
+        Rule("run/*logs/*", "erase", "logs, with names and paths"),
+        Rule("run/*report*", "keep", "reports"),
+        Rule("run/arrivals", "remove", "a pipe between the server's processes"),
+        Rule("run/*", "erase", "other states"),
+    ),
+}
+OWN = Rule("*", "stays", "yours, no part of the kit: data, own code")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file of a kit: its path in it, the rule that fits, its bytes, and whether it is a plain file of the kit alone.
+
+    A link, a pipe, or a file that has another name elsewhere (``plain`` false) is never written to.
+    """
+
+    path: PurePosixPath
+    rule: Rule
+    size: int
+    plain: bool
+
+
+def require_kit(folder: Path, whose: Role) -> None:
+    """Raise ConfigError unless a folder is a kit of a silo, or of a server, or what uninstalling has left of one."""
+    other: Role = "server" if whose == "silo" else "silo"
+    if any((folder / sign).exists() for sign in SIGNS[other]):
+        raise ConfigError(f"{folder} is the kit of a {other}; use `pomona {other}`, or name another one with --folder")
+    ended = (folder / KEPT / AGREED).is_file()
+    if not ended and not ((folder / AGREED).is_file() and any((folder / sign).exists() for sign in SIGNS[whose])):
+        raise ConfigError(f"{folder} is not a kit of a {whose}; name one with --folder")
+
+
+def contents(folder: Path, whose: Role) -> list[Item]:
+    """All files of a kit by path, without the state's lock.
+
+    Raises StorageError where one of the kit's folders is a link or on another file system, or cannot be read.
+    """
+    _require_own_folders(folder)
+    found: list[Item] = []
+    try:
+        for place, names, files, handle in os.fwalk(folder, follow_symlinks=False, onerror=_raise):
+            here = PurePosixPath(Path(place).relative_to(folder).as_posix())
+            for name in (*files, *names):
+                info = os.stat(name, dir_fd=handle, follow_symlinks=False)
+                if not stat.S_ISDIR(info.st_mode) and here / name != PurePosixPath(STATE[whose], LOCK):
+                    plain = stat.S_ISREG(info.st_mode) and info.st_nlink == 1
+                    found.append(Item(here / name, rule(here / name, RULES[whose]), info.st_size, plain))
+    except OSError as fault:
+        raise StorageError(f"{fault.filename}: cannot be read ({fault.strerror}); mend its permissions") from None
+    return sorted(found, key=lambda item: item.path)
+
+
+def rule(path: PurePosixPath, rules: Sequence[Rule]) -> Rule:
+    """The first rule that fits a path in a kit."""
+    return next((r for r in rules if fnmatchcase(str(path), r.pattern)), OWN)
+
+
+def _require_own_folders(folder: Path) -> None:
+    for name in MANAGED:
+        path = folder / name
+        if path.is_symlink():
+            raise StorageError(
+                f"{path} is a symbolic link, and nothing outside the kit is touched; put the folder itself there"
+            )
+        if path.is_dir() and path.stat().st_dev != folder.stat().st_dev:
+            raise StorageError(f"{path} is another file system; move its content into the kit, then go on")
+
+
+def _raise(fault: OSError) -> None:
+    raise fault

@@ -1,0 +1,239 @@
+"""Bodies of messages between server and silos: a task down, an answer up, as JSON that is checked when it is read.
+
+There is one message each way per silo and round. Every field has a bounded type: a message that was read holds no
+path, no control character and no number that overflows, however hostile its sender. Both sides use the same types.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import FailFast, Field, StringConstraints, ValidationError
+
+from pomona.core.bounds import PLACES, Count, Hex, Label, Line, Measured, Number, Place, Seconds, Sha256, first
+from pomona.core.errors import ProtocolError
+from pomona.core.settings import Settings
+from pomona_federation.agreement import Certificate, SiloName
+from pomona_federation.study_kinds import MOST_JUDGED
+
+Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # an id drawn at random
+PublicKey = Annotated[str, StringConstraints(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")]
+RENEWALS = 20  # of a silo's key
+Hashes = Annotated[tuple[Sha256, ...], Field(max_length=10**5), FailFast()]
+
+
+B = TypeVar("B", bound="Body")
+
+
+class Body(Settings):
+    """The base of message bodies; ``kind`` stands on the message, and in what is signed."""
+
+    kind: ClassVar[str]
+    longest: ClassVar[int] = 2**16  # characters of its JSON that are read
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The signed content of a message: all of its body."""
+        content: dict[str, Any] = json.loads(self.model_dump_json())
+        return content
+
+
+class RowOrigin(Settings):
+    """The origin of a row: which silo's tensor of which round it is, with that silo's signature."""
+
+    silo: SiloName
+    round: Number
+    tensor: Label
+    signature: Hex
+
+
+class EntryForm(Settings):
+    """The form of one entry of a downlink: one row or, where ``many``, one of each of some silos; what a row is."""
+
+    many: bool
+    dtype: Literal["BOOL", "F32", "F64", "I64"]
+    width: Count
+
+
+class DownlinkEntry(Settings):
+    """One entry of a downlink, as one silo gets it.
+
+    ``index``: the row of the bank it gets; or, where there are many, the ids of those whose rows it gets, its own id
+    marking an empty place. ``rows``: the hash of each row of the bank by its number, ``form`` what one is made of.
+    ``origins``: whose row, where it is one silo's own.
+    """
+
+    form: EntryForm
+    index: Annotated[tuple[Place, ...], Field(max_length=PLACES), FailFast()]
+    rows: dict[Place, Sha256] = Field(max_length=PLACES)
+    origins: dict[Place, RowOrigin] = Field({}, max_length=PLACES)
+
+
+class Newcomer(Settings):
+    """A silo that joined later: its place, its name, its public key, and the authority's certificate of both."""
+
+    place: Place
+    silo: SiloName
+    key: PublicKey
+    certificate: Certificate
+
+
+class CertifiedKey(Settings):
+    """A silo's public key, and the authority's certificate of it."""
+
+    key: PublicKey
+    certificate: Certificate
+
+
+class Renewal(Settings):
+    """A silo whose key was renewed: all its keys, the one that holds now last."""
+
+    silo: SiloName
+    keys: tuple[CertifiedKey, ...] = Field(min_length=2, max_length=RENEWALS + 1)
+
+
+class Task(Body):
+    """A silo's task of one round; see ``federation.exchange.ClientRequest``.
+
+    Attributes:
+        agreement: hash of the settings that all members agreed on.
+        run: the federation's run.
+        number: of the round; one after the last for the closing visit.
+        place: the silo's id.
+        sizes: samples of every place, 0 for who is no member now.
+        settled: the last round of this silo that the federation has used, 0 for none: the state it goes on from.
+        start: hash of the model that a newcomer starts from; None for the run's initial one.
+    """
+
+    kind = "task"
+    longest = 16 * 2**20  # that names a row and its signature of each of 10,000 places has 6 million
+    agreement: Sha256
+    run: Token
+    number: Number = Field(ge=1)
+    place: Place
+    trains: bool
+    watched: tuple[Literal["received", "trained"], ...] = Field(max_length=2)
+    sizes: Annotated[tuple[Count, ...], Field(max_length=PLACES), FailFast()]
+    settled: Number
+    start: Sha256 | None = None
+    downlink: dict[Label, DownlinkEntry] = Field({}, max_length=20)
+    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=PLACES), FailFast()] = ()
+    renewals: Annotated[tuple[Renewal, ...], Field(max_length=PLACES), FailFast()] = ()
+
+    @property
+    def digest(self) -> str:
+        """Hash of the task; it does not depend on which rows are enclosed."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    @property
+    def question(self) -> str:
+        """Hash of the task without newcomers and renewals: it has the same answer after someone has joined."""
+        return self.model_copy(update={"newcomers": (), "renewals": ()}).digest
+
+    @property
+    def needs(self) -> set[str]:
+        """Hashes of all rows that the task speaks of."""
+        named = {digest for entry in self.downlink.values() for digest in entry.rows.values()}
+        return named | ({self.start} if self.start else set())
+
+
+class ReportedScore(Settings):
+    """A silo's figures of one named model on one split."""
+
+    model: Label
+    when: Literal["received", "trained"]
+    split: Literal["validation", "test"]
+    samples: Count
+    loss: Measured | None = None
+    accuracy: float | None = Field(None, ge=0, le=1)
+    value: Measured | None = None
+    interval: tuple[Measured, Measured] | None = None
+
+
+class Answer(Body):
+    """A silo's answer to a task; the uplink's bytes are enclosed beside it.
+
+    Attributes:
+        task: hash of the task that this answers.
+        uplink: SHA-256 of the uplink's bytes; "" for none.
+        rows: the silo's signature on each model row of its uplink, for those whom the server passes it on to.
+        fault: why there is no uplink: the kind of the error and a line without paths.
+        missing: hashes of rows that the silo needs and does not have.
+        held: hashes of rows that it keeps.
+    """
+
+    kind = "answer"
+    longest = 16 * 2**20
+    agreement: Sha256
+    run: Token
+    number: Number = Field(ge=1)
+    silo: SiloName
+    task: Sha256
+    samples: Count
+    uplink: Sha256 | Literal[""] = ""
+    rows: dict[Label, Hex] = Field({}, max_length=20)
+    loss: Measured | None = None
+    scores: tuple[ReportedScore, ...] = Field((), max_length=2 * MOST_JUDGED)
+    seconds: Seconds = 0.0
+    fault: Line = ""
+    missing: Hashes = ()
+    held: Hashes = ()
+
+
+class Refusal(Body):
+    """A silo will not, or cannot, do what it was asked; a line without paths says why."""
+
+    kind = "refusal"
+    silo: SiloName
+    fault: Line
+
+
+class Hello(Body):
+    """The server asks who is there; ``nonce`` keeps an old answer from being used again."""
+
+    kind = "hello"
+    agreement: Sha256
+    run: Token
+    nonce: Token
+
+
+class HelloReply(Body):
+    """A silo says who it is and how many training samples it has."""
+
+    kind = "hello-reply"
+    agreement: Sha256
+    run: Token
+    nonce: Token
+    silo: SiloName
+    samples: Count
+    fault: Line = ""
+
+
+class Decision(Body):
+    """A silo accepts or declines a study; ``study`` is its agreement's hash."""
+
+    kind = "decision"
+    silo: SiloName
+    study: Sha256
+    accepted: bool
+
+
+def read(kind: type[B], text: str) -> B:
+    """A message's body, within bounds in length, depth and every field.
+
+    Raises ProtocolError naming the first field that is not what it must be.
+    """
+    if len(text) > kind.longest:
+        raise ProtocolError(f"a {kind.kind} of {len(text)} characters, at most {kind.longest} are read")
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as fault:
+        raise ProtocolError(
+            f"a {kind.kind} cannot be read ({first(fault)}); check that both sides run the same version"
+        ) from None
+
+
+def row_statement(agreement: str, run: str, origin: RowOrigin, digest: str) -> dict[str, Any]:
+    """The signed content of a row: silo, round, tensor, and its hash."""
+    about = {"silo": origin.silo, "round": origin.round, "tensor": origin.tensor}
+    return {"agreement": agreement, "run": run, **about, "digest": digest}

@@ -1,0 +1,115 @@
+"""Messages between the server and silos, and who carries them: Flower in a federation, a stand-in in tests."""
+
+import logging
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, overload
+
+from pomona.core.bounds import plain
+from pomona.core.errors import PomonaError, ProtocolError, StorageError
+from pomona_federation.messages.message_bodies import B, Body, Refusal, read
+from pomona_federation.pki.signatures import Signer
+from pomona_federation.versions import Versions, own, require_understood
+
+A = TypeVar("A", bound=Body)
+C = TypeVar("C", bound=Body)
+logger = logging.getLogger("pomona")
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message: its body in JSON, its sender's signature, rows or an uplink as bytes by name, its sender's version."""
+
+    kind: str
+    body: str
+    signature: str = ""
+    enclosed: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+    versions: Versions | None = field(default_factory=own)
+
+    @classmethod
+    def of(
+        cls, body: Body, signer: Signer | None = None, enclosed: Mapping[str, bytes | memoryview] | None = None
+    ) -> "Message":
+        """The message with this body, signed if there is a signer."""
+        signature = signer.sign(body.kind, body.statement) if signer else ""
+        return cls(body.kind, body.model_dump_json(), signature, enclosed or {})
+
+    @overload
+    def read(self, one: type[A], other: type[B], /) -> A | B: ...
+
+    @overload
+    def read(self, one: type[A], other: type[B], third: type[C], /) -> A | B | C: ...
+
+    def read(self, *kinds: type[Body]) -> Body:
+        """The body, which is of one of these kinds. Raises ProtocolError, also for a version that is not understood.
+
+        A refusal is read whatever its sender's version: it may say just that.
+        """
+        if self.kind != Refusal.kind:
+            require_understood(self.versions)
+        for kind in kinds:
+            if self.kind == kind.kind:
+                return read(kind, self.body)
+        raise ProtocolError(f"a message of kind {plain(self.kind, 40)!r}; check that both sides run the same version")
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.body) + len(self.signature) + sum(len(k) + len(v) for k, v in self.enclosed.items())
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """No answer will come; ``again``: because the node is gone, so that the message may be sent once more."""
+
+    reason: str
+    again: bool
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to a node that is worth answering for so many seconds."""
+
+    node: int
+    message: Message
+    seconds: float
+
+
+class MessageBus(Protocol):
+    """Carries messages to nodes. A node's number does not identify a silo."""
+
+    def online(self) -> frozenset[int]:
+        """The nodes that are connected."""
+
+    def send(self, messages: Sequence[Outgoing]) -> list[str]:
+        """Send messages. Returns a ticket for each."""
+
+    def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
+        """The answers that have come since, by ticket."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be answers, or after so many seconds."""
+
+
+@contextmanager
+def untrusted(*ours: type[Exception]) -> Iterator[None]:
+    """Turn every fault of what follows into a ProtocolError of one harmless line, so that the server goes on.
+
+    Whatever a member sends is handled in such a block. The server's own disk is not a member's fault: StorageError
+    passes, as do the kinds in ``ours``. An unforeseen fault is told by its kind alone, since its text may hold anything
+    that was sent; the server's log has all of it, as one line.
+    """
+    passing: tuple[type[Exception], ...] = (StorageError, *ours)
+    try:
+        yield
+    except passing:
+        raise
+    except PomonaError as fault:
+        raise ProtocolError(plain(str(fault))) from None
+    except Exception as fault:  # of bytes from outside
+        logger.warning("what was sent cannot be used: %s", plain("".join(traceback.format_exception(fault)), 4000))
+        raise ProtocolError(
+            f"what it sent cannot be used (a {type(fault).__name__}; the server's log has more)"
+        ) from None

@@ -1,0 +1,91 @@
+"""A message as Flower carries it: few records of bytes, since each record costs several requests at the SuperLink."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from flwr.app import ConfigRecord, RecordDict
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from pomona.core.bounds import Count, Hex, Label, parse
+from pomona.core.errors import ProtocolError
+from pomona_federation.messages.message_bus import Message
+from pomona_federation.versions import Versions
+
+PIECE = 5 * 2**20  # bytes of a record, as of Flower's own pieces of an array
+PREFIX = 8  # bytes that say how long the letter is
+LETTER = 64 * 2**20  # bytes of a letter
+DATA = "bytes"  # name of a record's one value
+Enclosed = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,64}$")]  # a row's hash, or "uplink"
+WRONG = "a message holds something else than was agreed; check the peer's version"
+
+
+class Letter(BaseModel):
+    """The text of a message, and what is enclosed: names and bytes, in the order in which they follow.
+
+    Unknown keys are left out, so that another version's letter still says which one that is.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    kind: Label
+    body: Annotated[str, Field(max_length=LETTER)]
+    signature: Hex
+    enclosed: Annotated[list[tuple[Enclosed, Count]], Field(max_length=10**6)]
+    versions: Versions | None = None
+
+
+def packed(message: Message) -> RecordDict:
+    """A message as Flower's content: the letter's length, the letter in JSON, what is enclosed; cut into records."""
+    sizes = [(name, len(data)) for name, data in message.enclosed.items()]
+    told: dict[str, Any] = {
+        "kind": message.kind,
+        "body": message.body,
+        "signature": message.signature,
+        "versions": message.versions,
+    }
+    letter = Letter.model_construct(**told, enclosed=sizes)  # ours; who gets it checks it
+    text = letter.model_dump_json().encode()
+    parts = [len(text).to_bytes(PREFIX, "little"), text, *message.enclosed.values()]
+    return RecordDict({str(i): ConfigRecord({DATA: piece}) for i, piece in enumerate(_cut(parts))})
+
+
+def _cut(parts: Sequence[bytes | memoryview]) -> Iterator[bytes]:
+    """The parts one after another, in pieces of equal length but for the last."""
+    piece = bytearray()
+    for whole in parts:
+        part, begin = memoryview(whole), 0
+        while begin < len(part):
+            taken = part[begin : begin + PIECE - len(piece)]
+            piece += taken
+            begin += len(taken)
+            if len(piece) == PIECE:
+                yield bytes(piece)
+                piece = bytearray()
+    if piece:
+        yield bytes(piece)
+
+
+def unpacked(content: RecordDict) -> Message:
+    """The inverse. Raises ProtocolError for anything else."""
+    data = memoryview(b"".join(_piece(content, i) for i in range(len(content))))
+    end = PREFIX + int.from_bytes(data[:PREFIX], "little")
+    if end > len(data):
+        raise ProtocolError(WRONG)
+    try:
+        letter = Letter.model_validate(parse(bytes(data[PREFIX:end]), ProtocolError, LETTER))
+    except ValidationError:
+        raise ProtocolError(WRONG) from None
+    enclosed = {}
+    for name, size in letter.enclosed:
+        enclosed[name], end = bytes(data[end : end + size]), end + size
+    if end != len(data) or len(enclosed) != len(letter.enclosed):
+        raise ProtocolError(WRONG)
+    return Message(letter.kind, letter.body, letter.signature, enclosed, letter.versions)
+
+
+def _piece(content: RecordDict, number: int) -> bytes:
+    record = content.get(str(number))
+    data = record.get(DATA) if isinstance(record, ConfigRecord) and len(record) == 1 else None
+    if not isinstance(data, bytes):
+        raise ProtocolError(WRONG)
+    return data

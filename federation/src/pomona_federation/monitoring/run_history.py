@@ -1,0 +1,203 @@
+"""What a server's runs have told so far: events and audit log, each line read once while the files grow."""
+
+import math
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pomona.core.bounds import plain
+from pomona.metrics.client_statistics import summarize
+from pomona.record import events
+from pomona.record.rows import Evaluation
+from pomona.storage.hash_chain import parsed
+from pomona_federation.monitoring.line_files import Mark, RewrittenError, lines_after
+
+RECENT = 200  # decisions and rounds that are kept one by one
+SPOKE = {"present", "received"}  # events that a silo's own signature stands behind
+Key = tuple[str, str, str]  # model, when, split
+
+
+class RoundFigures(NamedTuple):
+    """One round: silos that were used, seconds, bytes of models to and from all of them."""
+
+    round: int
+    silos: int
+    seconds: float
+    down: int
+    up: int
+
+
+class Point(NamedTuple):
+    """A metric after a round: mean over silos, and its 95 % interval, None for fewer than two silos."""
+
+    round: int
+    mean: float
+    low: float | None
+    high: float | None
+
+
+class Decision(NamedTuple):
+    """An admission, or a node that was turned away: ``silo`` as the audit log names it."""
+
+    time: str
+    round: int | None
+    silo: str
+    admitted: bool
+    norm: float | None
+    limit: float | None
+    reason: str
+
+
+@dataclass
+class RecordedRun:
+    """What the events of a run say.
+
+    Attributes:
+        names: of the silos, by place.
+        metric: the run's, as the record names it.
+        headline: model and moment that it is judged by.
+        rounds: the last ones.
+        down, up: bytes of models by place, over all rounds.
+        curves: points by model, moment and split.
+    """
+
+    names: list[str] = field(default_factory=list)
+    metric: str = ""
+    headline: tuple[str, str] = ("", "")
+    rounds: deque[RoundFigures] = field(default_factory=lambda: deque(maxlen=RECENT))
+    down: Counter[int] = field(default_factory=Counter)
+    up: Counter[int] = field(default_factory=Counter)
+    curves: dict[Key, list[Point]] = field(default_factory=lambda: defaultdict(list))
+
+    def take(self, line: bytes) -> None:
+        """Take in one event; one that cannot be read is left out."""
+        try:
+            event = events.read(line)
+        except ValueError:
+            return
+        match event["event"]:
+            case "start":
+                self.names, self.headline = event["clients"], (event["headline"][0], event["headline"][1])
+                self.metric = event.get("metric", "")
+            case "round":
+                self.down.update(dict(zip(event["cohort"], event["bytes_down"], strict=True)))
+                self.up.update(dict(zip(event["cohort"], event["bytes_up"], strict=True)))
+                bytes_ = sum(event["bytes_down"]), sum(event["bytes_up"])
+                self.rounds.append(RoundFigures(event["round"], len(event["cohort"]), event["seconds"], *bytes_))
+            case "evaluation":
+                known = {k: event[k] for k in Evaluation.__dataclass_fields__ if k in event}
+                row: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+                self._evaluated(Evaluation(**row))
+
+    def _evaluated(self, one: Evaluation) -> None:
+        summary = summarize(one.value, one.samples, metric=one.judged)
+        if summary["mean"] is not None and math.isfinite(summary["mean"]):
+            low, high = summary["interval"] or (math.nan, math.nan)
+            known = math.isfinite(low) and math.isfinite(high)
+            self.curves[one.key].append(Point(one.round, summary["mean"], *((low, high) if known else (None, None))))
+
+
+@dataclass
+class JudgedStudy:
+    """What the audit log says of one study.
+
+    Attributes:
+        decisions: the last uplinks that were admitted or refused, and nodes that were turned away.
+        admitted, refused: uplinks by silo.
+        committed: when the last round was, in ISO 8601.
+    """
+
+    decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=RECENT))
+    admitted: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    committed: str = ""
+
+
+@dataclass
+class AuditedServer:
+    """What a server's audit log says, which all its studies share.
+
+    Attributes:
+        seen: by silo, when it last said something that its key has signed, in ISO 8601.
+        lost: processes that had to be started again, by name.
+        studies: by name, "" for the one that the kit came with.
+    """
+
+    seen: dict[str, str] = field(default_factory=dict)
+    lost: Counter[str] = field(default_factory=Counter)
+    studies: dict[str, JudgedStudy] = field(default_factory=lambda: defaultdict(JudgedStudy))
+    _study: str = ""  # whose lines follow
+
+    def take(self, line: bytes) -> None:
+        """Take in one line; a piece that a kill cut short is left out."""
+        fields = parsed(line)
+        if fields is None:
+            return
+        event, when, silo = (plain(str(fields.get(key, ""))) for key in ("event", "time", "silo"))
+        if event == "start":
+            self._study = plain(str(fields.get("study", "")))
+        elif event in SPOKE:
+            self.seen[silo] = when
+        elif event == "lost":
+            self.lost[plain(str(fields.get("process")), 40)] += 1
+        else:
+            self._judged(self.studies[self._study], event, when, silo, fields)
+
+    def _judged(self, study: JudgedStudy, event: str, when: str, silo: str, fields: dict[str, Any]) -> None:
+        if event == "round":
+            study.committed = when
+        elif event == "admission":
+            (study.admitted if fields.get("admitted") is True else study.refused)[silo] += 1
+            study.decisions.append(_decision(when, silo, fields))
+        elif event == "refused" and "round" not in fields:  # with a round it is told as an admission, too
+            study.decisions.append(_decision(when, silo, fields))
+
+
+def _decision(when: str, silo: str, fields: dict[str, Any]) -> Decision:
+    number, norms, limits = fields.get("round"), fields.get("norms"), fields.get("limits")
+    reason, admitted = plain(str(fields.get("reason", ""))), fields.get("admitted") is True
+    round_ = number if isinstance(number, int) else None
+    return Decision(when, round_, silo, admitted, _largest(norms), _largest(limits), reason)
+
+
+def _largest(values: Any) -> float | None:
+    known = [v for v in values.values() if isinstance(v, int | float)] if isinstance(values, dict) else []
+    return max(known, default=None)
+
+
+T = TypeVar("T", RecordedRun, AuditedServer)
+
+
+@dataclass
+class Followed(Generic[T]):
+    """A file of lines and what it has said so far: ``look`` takes in what is new.
+
+    Args:
+        path: of the file.
+        begin: makes what is known before the first line.
+    """
+
+    path: Path
+    begin: type[T]
+    _mark: Mark = field(default_factory=Mark)
+    _known: T | None = None
+
+    def look(self) -> T:
+        """What is known now; a file that was rewritten, as after a resume, is read anew. Raises StorageError."""
+        if self._known is None:
+            self._known = self.begin()
+        try:
+            self._read(self._known)
+        except RewrittenError:
+            self._known, self._mark = self.begin(), Mark()
+            self._read(self._known)
+        return self._known
+
+    def _read(self, known: T) -> None:
+        before = None
+        while self._mark != before:
+            before = self._mark
+            for line, now in lines_after(self.path, self._mark):
+                known.take(line)
+                self._mark = now

@@ -1,0 +1,95 @@
+"""A server that operators look at: how each of its studies stands and what it has told, at one moment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from pomona.record.events import EVENTS
+from pomona_federation import status
+from pomona_federation.agreement import Federation
+from pomona_federation.monitoring.privacy_account import PrivacyAccount
+from pomona_federation.monitoring.run_history import AuditedServer, Followed, JudgedStudy, RecordedRun
+from pomona_federation.server.studies.study_queue import QueuedStudy, StudyQueue
+
+AUDIT = "audit.jsonl"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StudyView:
+    """One study of a server.
+
+    Attributes:
+        name: "" for the one that the kit came with.
+        folder: of its run.
+        standing: as ``status.server`` says it, with each silo's ``epsilon``.
+        recorded: what its events have told; of a search those of its newest trial.
+        judged: what the audit log says of it.
+        seen, lost: as ``AuditedServer`` has them.
+    """
+
+    name: str
+    folder: Path
+    standing: Row
+    recorded: RecordedRun
+    judged: JudgedStudy
+    seen: Mapping[str, str]
+    lost: Mapping[str, int]
+
+
+@dataclass
+class WatchedServer:
+    """A server's kit; what was read of its files once is kept."""
+
+    kit: Path
+    _audit: Followed[AuditedServer] = field(init=False)
+    _records: dict[Path, Followed[RecordedRun]] = field(default_factory=dict)
+    _accounts: dict[str, PrivacyAccount] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self._audit = Followed(self.kit / "run" / AUDIT, AuditedServer)
+
+    @classmethod
+    def of(cls, kit: Path) -> "WatchedServer":
+        """The server of a kit. Raises ConfigError for a folder that is none."""
+        Federation.read(kit / "federation.toml")
+        return cls(kit)
+
+    def study(self, name: str | None = None) -> StudyView:
+        """A study as it is now; None for the one that runs, or ran last. Raises StorageError, ConfigError."""
+        queue = StudyQueue(self.kit)
+        return self._view(queue, queue.current if name is None else queue.named(name))
+
+    def studies(self) -> list[StudyView]:
+        """The studies that have not come to their end, and the last one that ran. Raises StorageError, ConfigError."""
+        queue = StudyQueue(self.kit)
+        meant = {study.name: study for study in (queue.current, *queue.open) if study}
+        return [self._view(queue, study) for study in meant.values()] or [self._view(queue, None)]
+
+    def _view(self, queue: StudyQueue, meant: QueuedStudy | None) -> StudyView:
+        name, folder = (meant.name, meant.folder) if meant else ("", self.kit / "run")
+        with self._lock:
+            audited = self._audit.look()
+            events = (meant.at_work if meant else folder) / EVENTS
+            record = self._records.setdefault(events, Followed(events, RecordedRun)).look()
+            standing = status.server(self.kit, meant.name if meant else None)
+            if name not in self._accounts:
+                agreed = meant.agreed(queue.federation, self.kit) if meant else queue.federation
+                self._accounts[name] = PrivacyAccount(agreed)
+            spent = self._accounts[name].bounds(standing)
+            silos = [{**silo, "epsilon": spent.get(silo["silo"])} for silo in standing["silos"]]
+            standing = {**standing, "silos": silos}
+            return StudyView(name, folder, standing, record, audited.studies[name], audited.seen, audited.lost)
+
+
+def moment(text: str) -> float | None:
+    """Seconds since 1970 of a time in ISO 8601; None for any other text."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,128 @@
+"""Files of a kit besides keys, rendered from ``templates/``: path -> content; nothing is written here."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any, Literal
+
+import tomli_w
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pomona_federation.address import Address
+from pomona_federation.agreement import PROTOCOL, Federation
+from pomona_federation.flower_bundle import PIN
+from pomona_federation.provision.wheels import LOCK, SUMS, described, own_wheels
+from pomona_federation.task_settings import TaskSettings
+
+Files = dict[str, bytes]
+Role = Literal["server", "silo"]
+
+HOME = "/var/lib/pomona"  # where the units expect the kits
+STATE: dict[Role, str] = {"server": "run", "silo": "state"}  # the one folder of a kit that is written to
+LASTING = (2, 3, 4, 8, 9, 10, 130, 143)  # exit codes that no restart mends, or that are meant to last
+FINAL: dict[Role, tuple[int, ...]] = {"server": (0, 1, *LASTING), "silo": LASTING}
+UNPRIVILEGED = 1024  # ports below it need a capability
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("pomona_federation.provision", "templates"),
+    undefined=StrictUndefined,
+    autoescape=False,  # noqa: S701 - no HTML; names are letters, digits and hyphens
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+
+
+def server(federation: Federation, until: datetime | None, installed: Mapping[str, bytes]) -> Files:
+    """The server's kit without keys, wheels and ``federation.toml``; its certificate is valid ``until``.
+
+    ``installed``: the files of its folder ``wheels``.
+    """
+    port = Address.parse(federation.bind).port
+    about = _about("server", federation, "server", installed) | {
+        "until": f"{until:%Y-%m-%d}" if until else "",
+        "port": port,
+        "capability": "CAP_NET_BIND_SERVICE" if port < UNPRIVILEGED else "",
+        "host_network": True,  # so that bind means what it says
+    }
+    return dict(_common("server", about)) | app()
+
+
+def silo(
+    federation: Federation, name: str, digest: str, installed: Mapping[str, bytes], *, own_key: bool, digits: str
+) -> Files:
+    """A silo's kit without keys, wheels and ``federation.toml``.
+
+    Args:
+        federation: the federation.
+        name: the silo's.
+        digest: SHA-256 in hex of the app that the silo will run, and no other.
+        installed: the files of its folder ``wheels``.
+        own_key: whether the silo brought its public key, so that its private one is not in the kit.
+        digits: what is compared by telephone.
+    """
+    task = federation.tasked
+    about = _about("silo", federation, name, installed) | {
+        "own_key": own_key,
+        "digits": digits,
+        "task": task,
+        "classes": tomli_w.dumps({"classes": task.classes}).strip() if task else "",
+        "labels": json.dumps(_label_columns(task)) if task else "",
+        "suffix": "npz" if task and task.kind == "image" else "csv",
+        "capability": "",
+        "host_network": federation.loopback,
+    }
+    files = dict(_common("silo", about))
+    return files | {"silo.toml": _rendered("silo.toml", about), PIN: f"{digest}\n".encode()}
+
+
+def start_script(role: Role) -> bytes:
+    """The script that starts a kit, the same in all of a role."""
+    return _rendered("start.sh", {"role": role})
+
+
+def app() -> Files:
+    """The Flower app: it names Pomona's two halves and holds no code, so that all federations share its bytes."""
+    package = ("__init__.py", "server_app.py", "client_app.py")
+    return {
+        f"app/{name}": _rendered(f"app/{name}", {"protocol": PROTOCOL}) for name in ("pyproject.toml", "LICENSE")
+    } | {f"app/pomona_app/{name}": _rendered(f"app/{name}", {}) for name in package}
+
+
+def _label_columns(task: TaskSettings) -> list[str]:
+    """Names of the columns with a sample's targets, for a silo to replace by its own."""
+    return ["time", "event"] if task.time_edges else [f"target-{k}" for k in range(1, task.outputs + 1)]
+
+
+def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    yield "README.md", _rendered(f"{role}.md", about)
+    yield f"{about['unit']}.service", _rendered("pomona.service", about)
+    yield ".dockerignore", _rendered("dockerignore", about)
+    yield "wheels/README.txt", _rendered("wheels.txt", about)
+    for name in ("start.sh", "compose.yaml", "Dockerfile"):
+        yield name, _rendered(name, about)
+
+
+def _about(role: Role, federation: Federation, member: str, installed: Mapping[str, bytes]) -> dict[str, Any]:
+    config = federation.config() if federation.comes_with_study else None
+    return {
+        "role": role,
+        "unit": f"pomona-{role}-{federation.name}" + (f"-{member}" if role == "silo" else ""),
+        "member": member,
+        "state": STATE[role],
+        "final": FINAL[role],
+        "home": f"{HOME}/{federation.name}/{member}",
+        "federation": federation,
+        "config": config,
+        "card": config.method.method().card if config else None,
+        "version": version("pomona"),
+        "wheels": own_wheels(),
+        "lock": described(installed.get(LOCK)),
+        "summed": SUMS in installed,
+        "extras": "[dp]" if config and config.privacy else "",
+    }
+
+
+def _rendered(name: str, about: dict[str, Any]) -> bytes:
+    return _TEMPLATES.get_template(f"{name}.jinja").render(about).encode()

@@ -1,0 +1,45 @@
+"""Files of kits: written once, for their owner alone, whole or not at all."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pomona.core.errors import StorageError
+from pomona.storage.atomic_io import sync
+from pomona_federation.pki import keys
+
+EXECUTABLE = "start.sh"
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write new files, by their paths in a folder. Raises StorageError for one that exists."""
+    for name, content in files.items():
+        path = folder / name
+        folders(path.parent)
+        keys.write(path, content, 0o700 if path.name == EXECUTABLE else 0o600)
+
+
+def folders(path: Path) -> None:
+    """Make a folder with those above it, each for its owner alone; ``Path.mkdir`` would open those above to all."""
+    if not path.is_dir():
+        folders(path.parent)
+        path.mkdir(mode=0o700)
+
+
+@contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which then appears as ``folder``; or vanishes if it was not filled. Raises StorageError."""
+    made, place = None, folder.absolute()
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        yield made
+        made.rename(place)
+        sync(place.parent)
+    except OSError as fault:
+        raise StorageError(f"{folder}: cannot be written ({fault.strerror}); choose another place") from None
+    finally:
+        if made:
+            shutil.rmtree(made, ignore_errors=True)  # after the renaming there is nothing left of that name

@@ -1,0 +1,260 @@
+"""Kits for a whole federation, and for a newcomer: rendered files, keys and certificates, written once.
+
+All is made beside its place and appears by one renaming: a folder of kits is whole or absent, and one that is there is
+never written over. Everything is readable for its owner alone, from the first moment on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import tomli_w
+
+from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import LONG, content
+from pomona.core.files import WEIGHTS as MOST_WEIGHTS
+from pomona.core.toml import read_file, validated
+from pomona_federation import flower_bundle
+from pomona_federation.address import Address
+from pomona_federation.agreement import Federation, FoundingMember
+from pomona_federation.pki import certificates, keys
+from pomona_federation.provision import kit_files
+from pomona_federation.provision.new_files import appearing, folders, write
+from pomona_federation.provision.wheels import LOCK, SUMS, Libraries, locked, of_folder, own_wheels
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+AGREED = "federation.toml"
+RENEWED = "renewed"  # in the folder of kits: a folder for each silo, and in that one for each key that came later
+SHOWN = "certs/silo.crt"  # by which a silo shows itself in mutual TLS
+WEIGHTS = "weights.safetensors"  # what training starts from, in every kit
+
+
+@dataclass(frozen=True)
+class Member:
+    """A silo's keys: its private one unless it brought its own, its public one, and the authority's certificates.
+
+    ``shown`` is the one for TLS, which is in the silo's own kit alone.
+    """
+
+    name: str
+    private: bytes | None
+    public: bytes
+    certificate: bytes
+    shown: bytes = b""
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """The result: the kits' folder, the silos that kits were made for, and which of them brought their own keys."""
+
+    federation: Federation
+    folder: Path
+    silos: tuple[str, ...]
+    brought: frozenset[str]
+
+    @property
+    def digits(self) -> str:
+        """What silos compare by telephone."""
+        return _compared(self.folder / "server", self.federation)
+
+    @property
+    def until(self) -> datetime | None:
+        """The last moment at which the server's certificate is valid; None in a federation without keys."""
+        return (
+            None if self.federation.insecure else certificates.expires(self.folder / "server" / "certs" / "server.crt")
+        )
+
+
+def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libraries = "cpu") -> Provisioned:
+    """Make the authority and all kits of a ``federation.toml`` in a new folder.
+
+    A folder of ``wheels`` gives each kit Pomona's wheels; where it has others, their hashes take the place of those of
+    this release's ``libraries``.
+
+    Raises:
+        ConfigError: a mistake in the file, a silo's key that is none, no wheel of Pomona, or no Flower.
+        StorageError: the folder exists already, or cannot be written.
+    """
+    federation = Federation.load(path)
+    agreed, names = _agreed(path, federation), tuple(silo.name for silo in federation.silo)
+    brought = {silo.name: keys.public(path.parent / silo.key) for silo in federation.silo if silo.key}
+    if federation.insecure and brought:
+        raise ConfigError(f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}")
+    if out.exists() or out.is_symlink():
+        raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
+    installed = {**locked(libraries), **(of_folder(wheels) if wheels else {})}
+    with appearing(out) as made:
+        authority = None if federation.insecure else certificates.authority(federation.name)
+        members = [_member(authority, federation, name, brought.get(name)) for name in names] if authority else []
+        _distinct(members)
+        if authority:
+            write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
+        write(made / "server", _server(federation, authority, members, installed) | agreed)
+        write(made / "server" / "wheels", installed)
+        digest = flower_bundle.digest(made / "server" / "app")
+        write(made / "server", {flower_bundle.PIN: f"{digest}\n".encode()})
+        folders(made / "server" / kit_files.STATE["server"])
+        for name in names:
+            _silo(made / name, made / "server", name, members)
+    return Provisioned(federation, out, names, frozenset(brought))
+
+
+def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
+    """Make a newcomer's kit in a folder of kits, and put its public key into the others'.
+
+    Raises:
+        ConfigError: a name that is taken or is none, a key that is none, or no kits with their authority there.
+        StorageError: the folder cannot be written.
+    """
+    server, federation = out / "server", provisioned(out)
+    name = validated(FoundingMember, {"name": name}).name
+    if (out / name).exists():
+        raise ConfigError(f"silo {name!r} has a kit in {out}; choose a new name, also for one that was revoked")
+    if federation.insecure and key:
+        raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
+    brought = keys.public(key) if key else None
+    authority = None if federation.insecure else issuer_of(out)
+    new = [_member(authority, federation, name, brought)] if authority else []
+    members = [*_known(server / "keys"), *new]
+    _distinct([*members, *(one for folder in sorted((out / RENEWED).glob("*/*")) for one in _known(folder))])
+    others = [path.parent for path in sorted(out.glob("*/silo.toml"))]
+    with appearing(out / name) as made:
+        _silo(made, server, name, members)
+    for folder in (server / "keys", *(other / "keys" / "peers" for other in others)):
+        write(folder, _public(new))
+    return Provisioned(federation, out, (name,), frozenset({name} if key else ()))
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """A server's certificate that was renewed: its file, and its last moments before and now."""
+
+    path: Path
+    before: datetime
+    until: datetime
+
+
+def renew(out: Path) -> Renewed:
+    """Renew the certificate of the server in a folder of kits: for the same key and names, by the same authority.
+
+    The private key stays, so that one public file is all that changes; silos, which know the authority, need nothing.
+
+    Raises:
+        ConfigError: no kits with their authority there, nothing to renew, or an authority that has ended.
+        StorageError: the certificate cannot be written.
+    """
+    if provisioned(out).insecure:
+        raise ConfigError("a federation with insecure = true has no certificate; there is nothing to renew")
+    issuer, path = issuer_of(out), out / "server" / "certs" / "server.crt"
+    before = certificates.expires(path)
+    if before >= (last := certificates.valid(out / "authority" / "ca.crt")):
+        raise ConfigError(f"{path} is valid as long as its authority, until {last:%Y-%m-%d}; {certificates.LAST}")
+    try:
+        renewed = certificates.renewed(issuer, content(path))
+    except ValueError as fault:
+        raise ConfigError(f"{path}: {fault}; take the authority of these kits") from None
+    keys.replace(path, renewed)
+    return Renewed(path, before, certificates.validity(renewed))
+
+
+def provisioned(out: Path) -> Federation:
+    """What the kits in a folder are of. Raises ConfigError where there are none."""
+    path = out / "server" / "federation.toml"
+    if not path.is_file():
+        raise ConfigError(f"{out} holds no kits; name the folder that `pomona deploy provision` made")
+    return Federation.load(path)
+
+
+def _agreed(path: Path, federation: Federation) -> kit_files.Files:
+    """The files that all kits share: the agreement as it was written, or with the weights it names and their hash."""
+    if not federation.comes_with_study or (model := federation.config().model).init is None:
+        return {AGREED: content(path)}
+    tree = read_file(path)
+    tree["run"]["model"] |= {"init": WEIGHTS, "init_sha256": model.init_sha256}
+    return {AGREED: tomli_w.dumps(tree).encode(), WEIGHTS: content(model.init, MOST_WEIGHTS)}
+
+
+def _server(
+    federation: Federation, authority: keys.Pair | None, members: Sequence[Member], installed: Mapping[str, bytes]
+) -> kit_files.Files:
+    if not authority:
+        return kit_files.server(federation, None, installed)
+    host = Address.parse(federation.server)
+    certificate = certificates.server(authority, (host.host, *(LOOPBACK if federation.loopback else ())))
+    files = kit_files.server(federation, certificates.validity(certificate.public), installed)
+    files |= {"certs/ca.crt": authority.public, "certs/server.crt": certificate.public}
+    files |= {"certs/server.key": certificate.private}
+    return files | {f"keys/{name}": content for name, content in _public(members).items()}
+
+
+def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> None:
+    """Write a silo's kit; what it shares with the server comes from there."""
+    federation = Federation.load(server / "federation.toml")
+    digest = flower_bundle.pinned(server)
+    own = next((member for member in members if member.name == name), None)
+    brought = own is not None and own.private is None
+    wheels = server / "wheels"
+    installed = {p.name: content(p, LONG) for p in wheels.iterdir() if p.name in (*own_wheels(), SUMS, LOCK)}
+    files = kit_files.silo(federation, name, digest, installed, own_key=brought, digits=_compared(server, federation))
+    files |= {f"wheels/{file}": text for file, text in installed.items()}
+    files |= {name: content(server / name, MOST_WEIGHTS) for name in (AGREED, WEIGHTS) if (server / name).exists()}
+    if own:
+        files |= {"certs/ca.crt": content(server / "certs" / "ca.crt"), "keys/silo.pub": own.public}
+        files |= {SHOWN: own.shown}
+        files |= {"keys/silo.key": own.private} if own.private else {}
+        files |= {f"keys/peers/{peer}": content for peer, content in _public(members).items()}
+    write(folder, files)
+    folders(folder / "data")
+    folders(folder / kit_files.STATE["silo"])
+
+
+def _compared(server: Path, federation: Federation) -> str:
+    return federation.compared(b"" if federation.insecure else content(server / "certs" / "ca.crt"))
+
+
+def _member(authority: keys.Pair, federation: Federation, name: str, brought: bytes | None) -> Member:
+    pair = keys.silo() if brought is None else None
+    public = pair.public if pair else brought
+    assert public
+    certificate = keys.certify(authority, federation.name, name, public)
+    shown = certificates.client(authority, name, public)
+    return Member(name, pair.private if pair else None, public, certificate, shown)
+
+
+def _public(members: Sequence[Member]) -> kit_files.Files:
+    """Public keys of members and the authority's certificates of them, as files."""
+    return {f"{m.name}.pub": m.public for m in members} | {f"{m.name}.cert": m.certificate for m in members}
+
+
+def _known(folder: Path) -> list[Member]:
+    """Return the members whose public keys and certificates lie in a folder; none where there is none."""
+    try:
+        return [
+            Member(path.stem, None, content(path), content(path.with_suffix(".cert")))
+            for path in sorted(folder.glob("*.pub"))
+        ]
+    except OSError as fault:
+        raise ConfigError(
+            f"{fault.filename}: cannot be read ({fault.strerror}); kits of an older Pomona have no certificates: "
+            "provision the federation again, in a new folder"
+        ) from None
+
+
+def issuer_of(out: Path) -> keys.Pair:
+    """The authority in a folder of kits. Raises ConfigError where it is not there."""
+    try:
+        return keys.Pair(*(content(out / "authority" / name) for name in ("ca.key", "ca.crt")))
+    except OSError as fault:
+        raise ConfigError(
+            f"{out / 'authority'} cannot be read ({fault.strerror}); go where the authority's key lies"
+        ) from None
+
+
+def _distinct(members: Sequence[Member]) -> None:
+    """A key is one silo's: with another's it could sign in its name."""
+    owner: dict[bytes, str] = {}
+    for member in members:
+        first = owner.setdefault(member.public, member.name)
+        if first != member.name:
+            raise ConfigError(f"silos {first!r} and {member.name!r} have the same key; every silo needs its own")

@@ -1,0 +1,269 @@
+"""``pomona deploy rehearse``: the whole federation on this machine, and the simulation of the same samples beside it.
+
+Real SuperLink and SuperNode processes with TLS and keys, started as administrators start them. The result is the
+difference between the personal models of the two, and the cost of a round.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import tomli_w
+import torch
+from safetensors.torch import load_file
+
+from pomona.core.errors import PomonaError, QuorumError
+from pomona.core.files import LONG, content, opened
+from pomona.core.registry import own_code_folders
+from pomona.core.toml import read_tree
+from pomona.record.reading import load
+from pomona.record.result import Result
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+from pomona.storage.run_status import Status, read_status
+from pomona_federation.agreement import Federation
+from pomona_federation.own_code import named_code
+from pomona_federation.provision.provision import provision
+from pomona_federation.rehearsal.files import data_section, federation_file, write_rows
+from pomona_federation.supervision.processes import adopt, disown, end, environment, process_tree, reap
+
+Say = Callable[[str], None]
+KINDS = {
+    "SuperLink": "pomona_federation.server.processes.superlink",
+    "SuperNode": "pomona_federation.silo.processes.supernode",
+    "SuperExec": "flower-superexec",
+    "ServerApp": "flwr-serverapp",
+    "resident": "pomona_federation.silo.processes.fork_executor",
+    "supervisor": "-m pomona s",
+}
+LIMIT = 1200.0  # seconds for the whole federation
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Result of a rehearsal.
+
+    Attributes:
+        difference: by silo, the largest absolute difference of its personal model's numbers from the simulator's.
+        started: seconds from the first process to the first round's begin.
+        seconds, simulated_seconds: of each round, deployed and simulated.
+        bytes_down, bytes_up: of each round, all silos.
+        memory: by kind of process, the most resident bytes that one of them was seen with, in looks 0.2 s apart.
+        folder: kits, logs and records.
+    """
+
+    difference: dict[str, float]
+    started: float
+    seconds: tuple[float, ...]
+    simulated_seconds: tuple[float, ...]
+    bytes_down: tuple[int, ...]
+    bytes_up: tuple[int, ...]
+    memory: dict[str, int]
+    folder: Path
+
+    @property
+    def largest(self) -> float:
+        """Largest difference of all silos."""
+        return max(self.difference.values())
+
+
+@dataclass
+class LocalFederation:
+    """A federation whose kits lie ready on this machine, and its processes.
+
+    ``names`` are the silos; ``simulation`` is the scenario whose rows lie in their files.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    simulation: Scenario
+    memory: dict[str, int] = field(default_factory=dict)
+    _own: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def server(self) -> Path:
+        """The server's kit."""
+        return self.folder / "kits" / "server"
+
+    def silo(self, name: str) -> Path:
+        """A silo's kit."""
+        return self.folder / "kits" / name
+
+    def start(self, who: str, before: Sequence[str] = ()) -> None:
+        """Start the server, or a silo by its name, as its administrator does; by a command that runs others, if any."""
+        role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
+        with (self.folder / f"{who}.log").open("ab") as file:
+            command = [*before, sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)]
+            named = named_code(Federation.read(self.server / "federation.toml").run)
+            path = [*sys.path, *map(str, own_code_folders() if named else ())]
+            env = environment(self.folder) | {"PYTHONPATH": os.pathsep.join(path)}
+            self._own[who] = subprocess.Popen(
+                command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env
+            )
+
+    def process(self, who: str) -> subprocess.Popen[bytes]:
+        """The supervisor that was started."""
+        return self._own[who]
+
+    def find(self, kind: str, who: str) -> list[psutil.Process]:
+        """Return the processes of a kind that a supervisor has started."""
+        tree = process_tree(self._own[who].pid) if who in self._own else {}
+        return [process for process, command in tree.items() if kind_of(process, command) == kind]
+
+    @property
+    def status(self) -> Status | None:
+        """The server's last status."""
+        return read_status(self.server / "run")
+
+    def wait(self, until: Callable[[Status], bool], seconds: float = LIMIT) -> Status:
+        """Wait until the status satisfies a condition. Raises QuorumError after ``seconds``, or if the server ends."""
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit:
+            self._weigh()
+            status = self.status
+            if status and until(status):
+                return status
+            code = self._own["server"].poll()
+            if code is not None and not (self.status and until(self.status)):
+                raise self._given_up(f"the rehearsal's server ended with code {code}")
+            time.sleep(0.2)
+        raise self._given_up(f"the rehearsal did not get on within {seconds:.0f} s")
+
+    def _given_up(self, why: str) -> QuorumError:
+        log = self.folder / "server.log"
+        last = "".join(f" ({line})" for line in content(log, LONG).decode(errors="replace").strip().splitlines()[-1:])
+        return QuorumError(f"{why}{last}; see {log}")
+
+    def _weigh(self) -> None:
+        """Note the most memory that each kind of process was seen with."""
+        for own in self._own.values():
+            for process, command in process_tree(own.pid).items():
+                with suppress(psutil.Error):
+                    if kind := kind_of(process, command):
+                        self.memory[kind] = max(process.memory_info().rss, self.memory.get(kind, 0))
+
+    def close(self) -> None:
+        """End every process that was started here, with all its descendants."""
+
+        def living() -> Collection[psutil.Process]:
+            reap([p.pid for p in self._own.values()])
+            return [process for p in self._own.values() if p.poll() is None for process in process_tree(p.pid)]
+
+        end(living, patience=10.0)
+        for process in self._own.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5.0)
+
+
+def kind_of(process: psutil.Process, command: str) -> str:
+    """Return the kind of a process of a deployment; "ClientApp" for a fork of a resident process, "" for none."""
+    kind = next((kind for kind, sign in KINDS.items() if sign in command), "")
+    parent = process.parent() if kind == "resident" else None
+    return "ClientApp" if parent and KINDS["resident"] in " ".join(parent.cmdline()) else kind
+
+
+@contextmanager
+def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterator[LocalFederation]:
+    """Kits in a folder for the clients of a scenario, each with its own rows; on leaving, nothing runs any more."""
+    adopt()
+    folder.mkdir(parents=True, exist_ok=True)
+    ports = free_ports(1 + len(scenario.partition.clients))
+    path = folder / "federation.toml"
+    path.write_text(federation_file(scenario, f"127.0.0.1:{ports[0]}", **options), encoding="utf-8")
+    provision(path, folder / "kits")
+    names = tuple(s["name"] for s in read_tree(path)["silo"])
+    files = {n: write_rows(scenario, i, (folder / "kits" / n / "data").absolute()) for i, n in enumerate(names)}
+    for name, port in zip(names, ports[1:], strict=True):
+        own = folder / "kits" / name / "silo.toml"
+        known = read_tree(own)
+        section = data_section(scenario, {name: files[name]})
+        own.write_text(tomli_w.dumps({**known, "port": port, "data": section}), encoding="utf-8")
+    local = LocalFederation(folder, names, scenario)
+    with ExitStack() as closing:
+        closing.callback(disown)
+        closing.callback(local.close)
+        yield local
+
+
+def rehearse(scenario: Scenario, folder: Path, say: Say = lambda _: None, **options: Any) -> Rehearsal:
+    """Deploy the clients of a scenario on this machine, simulate it too, and compare.
+
+    Args:
+        scenario: its clients become silos.
+        folder: for kits, logs and records; new.
+        say: told what is going on.
+        options: keys of ``federation.toml`` that are to be others, such as ``wire``.
+
+    Raises:
+        QuorumError: the federation ended before its last round, for whatever reason; the message has its code.
+        PomonaError: it could not begin.
+    """
+    with local_federation(scenario, folder, **options) as local:
+        began, at = time.time(), 0
+        say(f"{len(local.names)} silos and the server start on loopback")
+        for who in ("server", *local.names):
+            local.start(who)
+
+        def ended(status: Status) -> bool:
+            nonlocal at
+            if status.round > at:
+                at = status.round
+                say(f"round {at} of {scenario.config.rounds} committed after {time.time() - began:.0f} s")
+            return status.state != "running"
+
+        status = local.wait(ended)
+        memory = dict(local.memory)
+    if status.state != "finished":
+        raise QuorumError(f"the federation ended with code {status.code}: {status.reason}; see {folder}")
+    say("the simulator on the same seeds")
+    simulation = simulate(local.simulation, folder / "simulation")
+    deployed = load(local.server / "run")
+    return Rehearsal(
+        differences(local, simulation),
+        _first(local.server / "run", began),
+        tuple(r.seconds for r in deployed.rounds),
+        tuple(r.seconds for r in simulation.rounds),
+        tuple(sum(r.bytes_down) for r in deployed.rounds),
+        tuple(sum(r.bytes_up) for r in deployed.rounds),
+        memory,
+        folder,
+    )
+
+
+def differences(local: LocalFederation, simulation: Result) -> dict[str, float]:
+    """Return by silo the largest difference between its personal model and the simulator's."""
+    assert simulation.folder
+    found = {}
+    for i, name in enumerate(local.names):
+        ours = load_file(local.silo(name) / "state" / "models" / "personal.safetensors")
+        theirs = load_file(simulation.folder / "models" / f"client-{i:02d}.safetensors")
+        if ours.keys() != theirs.keys():
+            raise PomonaError(f"{name} has a model of other tensors than the simulator's; report this")
+        found[name] = max(float((ours[k].double() - theirs[k].double()).abs().max()) for k in ours)
+        if found[name] == 0 and not all(torch.equal(ours[k], theirs[k]) for k in ours):
+            raise PomonaError(f"{name} has a model that differs from the simulator's in signs of zero; report this")
+    return found
+
+
+def _first(out: Path, began: float) -> float:
+    """Return the seconds until the record was opened, which is when the first round can begin."""
+    with opened(out / "events.jsonl") as file:
+        return float(json.loads(file.readline())["time"]) - began
+
+
+def free_ports(n: int) -> list[int]:
+    """Return ``n`` free ports of this machine."""
+    with ExitStack() as open_:
+        sockets = [open_.enter_context(socket.socket()) for _ in range(n)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]

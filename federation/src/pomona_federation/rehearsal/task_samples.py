@@ -1,0 +1,132 @@
+"""What a rehearsal trains on: made-up samples of the form that the federation agreed on, or data that has to fit it.
+
+A study is simulated on data that has to fit it, too.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
+from pomona.core.toml import Tree, read_file
+from pomona.data.dataset import Dataset, Owners
+from pomona.data.settings import DataSettings
+from pomona.scenario import Scenario
+from pomona_federation.agreed_config import resolved
+from pomona_federation.agreement import SHARE, Federation
+from pomona_federation.silo.data.agreed_data import agreed_data, conformed
+from pomona_federation.study import Study, StudyTerms
+from pomona_federation.task_settings import TaskSettings
+
+ROLES = (0, 0, 0, 1, 2)  # of each five samples: three for training, one for validation, one for test
+SAMPLES = 120  # of a silo, unless they are large
+ROOM = 2**26  # bytes of a silo's samples
+DEALT = {"partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}  # how data that is named is dealt out
+Array = NDArray[Any]
+Prepare = Callable[[Config], Scenario]
+
+
+def scenario(federation: Federation, over: Tree) -> Scenario:
+    """The federation's run with its own ``[task]``, on samples that are here.
+
+    Args:
+        federation: whose silos, settings and task are rehearsed.
+        over: keys of a run over those of the federation. Where they name data, that is dealt out to the silos, and has
+            to fit the task as a silo's own does; otherwise samples are made up.
+
+    Raises:
+        ConfigError: the model, the method or the settings do not fit the task.
+        DataError: data that is named does not fit it.
+    """
+    task, silos = federation.task, [silo.name for silo in federation.silo]
+    if task.kind == "text":
+        raise ConfigError("[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona run`")
+    named = "name" in over.get("data", {})
+    made: Tree = DEALT if named else {"data": {"name": "made-up"}, "partition": {"name": "natural"}}
+    fixed = {"clients": len(silos), "workers": 1, "metric": federation.config().metric}
+    config = resolve(made, {"largest_share": federation.largest_share}, federation.run, fixed, over)
+
+    def read(settings: DataSettings) -> Dataset:
+        return agreed_data(settings, task) if named else made_up(task, silos, config.seed)
+
+    return Scenario.prepare(config, read, agreed=True)
+
+
+def of_study(path: Path) -> tuple[Tree, Prepare]:
+    """A ``STUDY.toml`` or ``federation.toml`` for the simulator: its settings, and what makes its scenario of data.
+
+    The settings are section run with what a federation sets where that says nothing. They name no data; a scenario
+    is made of settings that do.
+
+    Raises:
+        ConfigError: no federation would run it, or it trains no model; the message names the file.
+    """
+    terms: StudyTerms = Federation.load(path) if "silo" in read_file(path) else Study.read(path)
+    try:
+        task = terms.tasked
+        if terms.kind != "train" or task is None:
+            lacking = "section task is missing" if terms.kind == "train" else f"kind = {terms.kind!r} trains no model"
+            raise ConfigError(f"{lacking}; simulated is a study of kind train, with its sections run and task")
+        agreed = resolved(terms, task, 1, SHARE, insecure=False)
+    except ConfigError as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+
+    def prepare(config: Config) -> Scenario:
+        if "data" not in config.model_fields_set:
+            raise ConfigError(
+                f"{path} names no data, silos do; add data=csv data.path=rows.csv data.client_column=silo"
+            )
+        return Scenario.prepare(config, lambda data: agreed_data(data, task), agreed=True)
+
+    return {"largest_share": SHARE, **terms.run, "metric": agreed.metric}, prepare
+
+
+def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:
+    """Random samples of a task for each silo: of nobody, and with nothing to learn.
+
+    A table has the features of ``input_shape``, not the columns that ``preprocessing`` makes them of.
+    """
+    size = prod(task.input_shape) * np.dtype(task.dtype).itemsize
+    each = max(2 * len(ROLES), min(SAMPLES, ROOM // size))
+    n, rng = each * len(silos), stream(seed, "rehearsal")
+    role = np.array(ROLES, np.int8)[np.arange(n) % len(ROLES)]
+    order = np.argsort(role, kind="stable")  # rows for training come first
+    owners = Owners(tuple(silos), np.arange(n)[order] // each, role[order])
+    x, y = _inputs(task, n, rng), _targets(task, n, rng)
+    drawn = Dataset("made-up", task.kind, x, y, task.classes, int((role < 2).sum()), owners=owners)
+    plain = task.model_copy(update={"preprocessing": None})
+    return conformed(replace(drawn, target_kind=task.targets), plain)
+
+
+def _inputs(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
+    """Samples (n, *input_shape) of the task's dtype; a network sees about standard normal numbers."""
+    x = rng.standard_normal((n, *task.input_shape), np.float32) * np.array(task.scale, np.float32)
+    x += np.array(task.shift, np.float32)
+    if task.dtype == "float32":
+        return x
+    most = np.iinfo(task.dtype)
+    return x.round().clip(most.min, most.max).astype(task.dtype)
+
+
+def _targets(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
+    """Targets of n samples; every class comes up, where there are samples for all."""
+    match task.targets:
+        case "classes":
+            return rng.permutation(np.arange(n) % len(task.classes))
+        case "segmentation":
+            return rng.integers(len(task.classes), size=(n, *task.input_shape[:-1]), dtype=np.uint8)
+        case "multilabel":
+            return rng.integers(2, size=(n, task.outputs)).astype(np.float32)
+        case "survival":
+            times = rng.uniform(0.1, 1.1, n) * task.time_edges[-1]
+            return np.stack([times, rng.integers(2, size=n)], axis=1).astype(np.float32)
+        case "regression":
+            y = rng.standard_normal((n, task.outputs)) * task.target_scale + task.target_shift
+            return y.astype(np.float32)

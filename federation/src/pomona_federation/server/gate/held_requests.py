@@ -1,0 +1,162 @@
+"""ASGI layer between the gate and SuperLink, so that nobody has to ask often: a silo for tasks, the server for answers.
+
+A silo's request for messages is held while there is none, and answered, still without one, when the server has sent
+some: the silo asks again at once. So no message is ever put into an answer that may have nobody to read it any more: a
+connection that was cut in the meantime loses nothing. When the last piece of a silo's answer is in, the round loop is
+told its ticket.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from pomona_federation.server.gate.auth_proxy import ANSWERS, OPEN, PIECE, again
+from pomona_federation.supervision.asgi import Application, Message, Receive, Scope, Send
+
+TASKS, ACTIVATE = f"{OPEN}pull-messages", f"{OPEN}activate-node"
+UNKNOWN, LATER = 412, 503  # of SuperLink: it does not know a node's key; for Flower's client: try again
+SENT = "/v1/runtime/push-messages"
+NEXT = {SENT, "/v1/runtime/pull-messages", "/v1/runtime/get-nodes"}
+HOLD = 15.0  # seconds: less than Flower's client waits (30), or any proxy
+LEAST = 0.3  # seconds that a request is held, by which a silo knows that it was
+SESSIONS = 10_000  # answers on their way that are remembered
+
+
+class Bell:
+    """Wakes all requests that are held; for good once it is closed."""
+
+    def __init__(self) -> None:
+        self._event, self._closed = asyncio.Event(), False
+
+    def next(self) -> asyncio.Event:
+        """What is set when it rings next."""
+        return self._event
+
+    def ring(self) -> None:
+        """Wake those that wait now."""
+        self._event.set()
+        if not self._closed:
+            self._event = asyncio.Event()
+
+    def close(self) -> None:
+        """Wake everybody, and hold nobody any more."""
+        self._closed = True
+        self.ring()
+
+
+@dataclass
+class Hold:
+    """ASGI middleware.
+
+    Args:
+        app: SuperLink.
+        told: learns the ticket of each answer that is whole.
+        bell: rings when messages were sent.
+        seconds: that a request is held at most.
+    """
+
+    app: Application
+    told: Callable[[str], None]
+    bell: Bell
+    seconds: float = HOLD
+    _sent: bool = False  # messages that may not be whole yet
+    _left: OrderedDict[str, tuple[str, int]] = field(default_factory=OrderedDict)  # session -> ticket, pieces missing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; hold one for messages."""
+        path = scope.get("path", "")
+        if self._sent and path in NEXT:  # the server asks for the next thing: what it sent before is whole
+            self._sent = False
+            self.bell.ring()
+        if path == TASKS:
+            await self._held(scope, receive, send)
+        elif path in {ANSWERS, PIECE}:
+            await self._noted(scope, receive, send)
+        elif path == ACTIVATE:
+            await self.app(scope, receive, _patient(send))
+        else:
+            await self.app(scope, receive, send)
+        self._sent = self._sent or path == SENT
+
+    async def _held(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from flwr.proto.fleet_pb2 import PullMessagesResponse
+
+        began = asyncio.get_running_loop().time()
+        woken = self.bell.next()  # before SuperLink looks, so that nothing is missed
+        answer = Answer()
+        await self.app(scope, receive, answer.keep)
+        if answer.status == 200 and not PullMessagesResponse.FromString(answer.body).messages_list:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.seconds):
+                    await woken.wait()
+            await asyncio.sleep(began + LEAST - asyncio.get_running_loop().time())
+        for message in answer.messages:
+            await send(message)
+
+    async def _noted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a part of an answer on, and count it."""
+        asked = [await receive()]
+        while asked[-1].get("more_body"):
+            asked.append(await receive())
+        answer = Answer()
+        await self.app(scope, again(asked, receive), answer.keep)
+        if answer.status == 200:
+            self._count(scope["path"], b"".join(m.get("body", b"") for m in asked), answer.body)
+        for message in answer.messages:
+            await send(message)
+
+    def _count(self, path: str, asked: bytes, answered: bytes) -> None:
+        """Tell of an answer when its last piece has come; SuperLink has accepted both."""
+        from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
+        from flwr.proto.message_pb2 import PushObjectRequest
+
+        if path == ANSWERS:
+            reply, missing = PushMessagesRequest.FromString(asked), PushMessagesResponse.FromString(answered)
+            session = missing.session_id
+            ticket = next((m.metadata.reply_to_message_id for m in reply.messages_list), "")  # a member may send none
+            left = len(missing.objects_to_push)
+        else:
+            session = PushObjectRequest.FromString(asked).session_id
+            ticket, left = self._left.pop(session, ("", 0))
+            left -= 1
+        if left > 0:
+            self._left[session] = ticket, left
+            if len(self._left) > SESSIONS:
+                self._left.popitem(last=False)
+        elif ticket:
+            self.told(ticket)
+
+
+def _patient(send: Send) -> Send:
+    """A ``send`` that has a member try again whom SuperLink does not know yet, or thinks to be connected still.
+
+    The gate lets nobody else through; of a refusal Flower's node would end, and its supervisor start it anew.
+    """
+
+    async def sent(message: Message) -> None:
+        await send({**message, "status": LATER} if message.get("status") == UNKNOWN else message)
+
+    return sent
+
+
+@dataclass
+class Answer:
+    """An answer of SuperLink's, kept until it is sent."""
+
+    messages: list[Message] = field(default_factory=list)
+
+    async def keep(self, message: Message) -> None:
+        """Keep a part, as an ASGI ``send``."""
+        self.messages.append(message)
+
+    @property
+    def status(self) -> int:
+        """The HTTP status; 0 before there is one."""
+        return next((m["status"] for m in self.messages if m["type"] == "http.response.start"), 0)
+
+    @property
+    def body(self) -> bytes:
+        """All of the body."""
+        return b"".join(m.get("body", b"") for m in self.messages if m["type"] == "http.response.body")

@@ -1,0 +1,214 @@
+"""Flower's SuperLink behind a gate.
+
+``python -m pomona_federation.server.processes.superlink KIT`` takes flower-superlink's arguments behind the kit.
+
+SuperLink serves three interfaces on one port. Silos need the fleet's, whose requests they sign with their keys. The
+control interface is not authenticated: anyone who reaches it can submit code that runs on the server. Nor is the
+runtime's first request. So everything but the fleet's interface and the health check is answered only to the account
+that the server runs under, and to root, on this machine itself.
+
+A reverse proxy on the same machine must forward ``/v1/fleet`` and nothing else; a request that says that it was
+forwarded is never taken for one of this machine's own.
+"""
+
+import asyncio
+import binascii
+import os
+import resource
+import sys
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from pomona_federation import flower_internals
+from pomona_federation.address import Address
+from pomona_federation.agreement import Federation
+from pomona_federation.server.gate import client_certificates
+from pomona_federation.server.gate.arrivals import tell
+from pomona_federation.server.gate.auth_proxy import (
+    OURS,
+    STANDING,
+    STUDIES,
+    Gate,
+    Headers,
+    RequestLimits,
+    RequestRefused,
+    announced,
+)
+from pomona_federation.server.gate.held_requests import Bell, Hold
+from pomona_federation.server.members.member_registry import ROSTER
+from pomona_federation.server.members.registry_admin import keys_of
+from pomona_federation.server.studies.study_desk import StudyDesk
+from pomona_federation.supervision.asgi import Scope
+from pomona_federation.supervision.connection_owner import ours
+from pomona_federation.supervision.processes import QUIET, die_with_parent
+
+HEAD = 20.0  # seconds until a connection must have sent the whole head of a request
+DATABASE = 60  # seconds that a request waits for others to write the database: a hundred silos ask at once
+
+
+def command(folder: Path, federation: Federation) -> list[str]:
+    """The command line of a server kit's SuperLink."""
+    bind = Address.parse(federation.bind)
+    certs = folder / "certs"
+    keys = ("--ssl-ca-certfile", "ca.crt"), ("--ssl-certfile", "server.crt"), ("--ssl-keyfile", "server.key")
+    secured = [word for option, name in keys for word in (option, str(certs / name))]
+    return [
+        *(sys.executable, "-m", "pomona_federation.server.processes.superlink", str(folder)),
+        *("--host", bind.host, "--port", str(bind.port)),
+        *("--database", str(folder / "run" / "superlink.db")),
+        "--disable-runtime-dependency-installation",
+        *(["--insecure"] if federation.insecure else ["--enable-supernode-auth", *secured]),
+    ]
+
+
+class RequestAuth:
+    """Authenticates requests by the silos' keys, as the member registry has them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._read, self._keys = folder, -1, dict[bytes, tuple[str, bool]]()
+
+    def __call__(self, headers: Headers) -> str:
+        """The member whose key has signed a request's head, as Flower's nodes do. Raises RequestRefused for others."""
+        name, revoked = self._signer(headers)
+        if not name or revoked:
+            raise RequestRefused(401, "no member has signed this request")
+        return name
+
+    def standing(self, headers: Headers) -> str:
+        """How the silo stands that has signed a request's head; it alone can ask."""
+        name, revoked = self._signer(headers)
+        return "revoked" if revoked else "member" if name else "unknown"
+
+    def _signer(self, headers: Headers) -> tuple[str, bool]:
+        """The silo whose key has signed a request's head, and whether it was revoked; ("", False) for nobody."""
+        from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+        from flwr.supercore.date import now
+        from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+        by_name = {name.decode("latin-1").lower(): value for name, value in headers}
+        try:
+            key = b64decode(by_name[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+            signature = b64decode(by_name[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+            when = by_name[TIMESTAMP_HEADER]
+            age = (now() - datetime.fromisoformat(when.decode("ascii"))).total_seconds()
+            silo = self._known()[key]
+            timely = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+            if not timely or not verify_signature(bytes_to_public_key(key), when, signature):
+                raise ValueError
+        except (KeyError, ValueError, TypeError, UnicodeError, binascii.Error):
+            return "", False
+        return silo
+
+    def _known(self) -> Mapping[bytes, tuple[str, bool]]:
+        """Silos by public key (PEM), read again whenever the registry has been written."""
+        try:
+            written = (self._folder / "run" / ROSTER).stat().st_mtime_ns
+        except OSError:
+            written = 0
+        if written != self._read:
+            found = keys_of(self._folder).items()
+            self._keys, self._read = {key: (name, revoked) for name, (key, revoked) in found}, written
+        return self._keys
+
+
+def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: None) -> type[Any]:
+    """Uvicorn's HTTP protocol for servers that strangers reach; ends a connection without a whole head in time.
+
+    Uvicorn itself has no such limit: connections that say nothing, or a byte now and then, would be held for ever. Its
+    protocol on h11 holds at most 64 KiB of a head or of trailers; that on httptools, which it prefers, any number.
+    Requests say whether their connection is the server's own account's; that is asked once for each.
+
+    Args:
+        seconds: until a connection must have sent the whole head of a request.
+        leaving: called when the server is about to end; it waits for requests that are not answered yet.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class HeadTimeout(H11Protocol):
+        timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.app_state = {**self.app_state, OURS: ours(self.client, self.server)}
+            self.wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.wait()
+
+        def connection_lost(self, fault: Exception | None) -> None:
+            if self.timer:
+                self.timer.cancel()
+            super().connection_lost(fault)
+
+        def shutdown(self) -> None:
+            leaving()
+            super().shutdown()
+
+        def wait(self) -> None:
+            if not self.timer and self.idle():
+                self.timer = self.loop.call_later(seconds, self.leave)
+
+        def leave(self) -> None:
+            self.timer = None
+            if self.idle():
+                self.transport.close()
+
+        def idle(self) -> bool:
+            return self.cycle is None or self.cycle.response_complete
+
+    return HeadTimeout
+
+
+def signed_head(scope: Scope) -> Headers:
+    """The head of a request, which its silo's key has signed."""
+    return cast("Headers", scope["headers"])
+
+
+def anonymous(_: Scope) -> str:
+    """Return no name: in a federation without keys, requests are not authenticated."""
+    return ""
+
+
+def main() -> None:
+    """Run Flower's SuperLink behind the gate."""
+    os.environ.update(QUIET)  # Flower reads it when it is imported
+    die_with_parent()
+    folder = Path(sys.argv.pop(1))
+    federation = Federation.read(folder / "federation.toml")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections that say nothing take a file each
+
+    import uvicorn
+    from flwr.superlink import extensions
+    from flwr.superlink.cli import flower_superlink
+    from starlette.middleware import Middleware
+
+    auth, head = RequestAuth(folder), client_certificates.shown_head if federation.mutual_tls else signed_head
+    known: Callable[[Scope], str] = anonymous if federation.insecure else lambda scope: auth(head(scope))
+    standing: Callable[[Scope], str] = anonymous if federation.insecure else lambda scope: auth.standing(head(scope))
+    limits = RequestLimits(at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1))
+    uplink = partial(announced, folder / "run")
+    gate = Middleware(Gate, known=known, uplink=uplink, limits=limits, standing=standing, desk=StudyDesk(folder).answer)
+    bell = Bell()
+    hold = Middleware(Hold, told=partial(tell, folder / "run"), bell=bell)
+    others = extensions.get_middleware
+    extensions.get_middleware = lambda: (gate, hold, *others())
+    protocol = http_protocol(leaving=bell.close)
+    if federation.mutual_tls:
+        print("INFO : mutual TLS, silos are heard with a certificate of their key alone", flush=True)  # noqa: T201 - the log
+        protocol = client_certificates.showing(protocol)
+        uvicorn.run = partial(uvicorn.run, **client_certificates.asked(folder / "certs" / "ca.crt"))
+    uvicorn.run = partial(uvicorn.run, http=protocol)
+    flower_internals.wait_for_database(DATABASE)
+    flower_internals.leave_out_of_the_log(STANDING, STUDIES, "/v1/control/list-nodes")  # some a minute for each silo
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Answers of silos, verified: signatures, scores, and the uplink's bytes. Nothing of an answer is believed before."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from pomona.core.errors import ProtocolError
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, Score
+from pomona.metrics.metric import Metric, metric_named
+from pomona_federation.agreement import Federation
+from pomona_federation.messages.message_bodies import Answer, Refusal, ReportedScore, RowOrigin, row_statement
+from pomona_federation.messages.message_bus import Message
+from pomona_federation.messages.tensor_bytes import Encoding, sha256
+from pomona_federation.server.members.member_registry import MemberRegistry
+from pomona_federation.server.rounds.outgoing_task import OutgoingTask
+from pomona_federation.versions import note
+
+Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
+MODELS = {"personal", "global", "local"}  # see ``record.Evaluation``
+
+
+@dataclass(frozen=True)
+class AnswerReader:
+    """Reads the answers of a run.
+
+    Attributes:
+        relays: the tensors of an uplink that are passed on to other silos as they are.
+    """
+
+    federation: Federation
+    run: str
+    registry: MemberRegistry
+    relays: Collection[str]
+
+    def verified(self, place: int, sent: OutgoingTask, message: Message) -> Answer | Refusal:
+        """The body that the silo of a place has signed. Raises ProtocolError, also for an answer to another task."""
+        body: Answer | Refusal = message.read(Answer, Refusal)
+        self.registry.require_signed(place, body.kind, body.statement, message.signature)
+        note(self.registry.path.parent, sent.silo, message.versions)
+        if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.task.digest):
+            raise ProtocolError("an answer to another task")
+        return body
+
+    def arrival(
+        self, place: int, sent: OutgoingTask, answer: Answer, uplink: bytes, request: ClientRequest
+    ) -> tuple[Arrival, Origins]:
+        """A verified answer as the round loop takes it, and the rows in it that others will get.
+
+        Raises ProtocolError.
+        """
+        fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
+        scores = checked_scores(answer, request.watched, self.federation)
+        reply = Reply(place, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
+        arrival = Arrival(reply, answer.run, answer.number, answer.samples, sent.bytes_down, sent.bytes_up)
+        if fault or not request.trains:
+            return arrival, []
+        if sha256(uplink) != answer.uplink:
+            raise ProtocolError("the uplink is not the one that was signed")
+        encoding = Encoding(self.federation.wire, self.federation.places)
+        tensors = encoding.unpack_uplink(uplink, request.expects)
+        origins = [self._origin(place, sent, answer, name, encoding.pack(tensors[name])) for name in self.relays]
+        return replace(arrival, reply=replace(reply, uplink=tensors)), origins
+
+    def _origin(self, place: int, sent: OutgoingTask, answer: Answer, tensor: str, row: bytes) -> tuple[str, RowOrigin]:
+        """Raises ProtocolError for a row that its silo did not sign, as its receivers will see it.
+
+        Each of them would refuse its whole task for that row; so agreement, run and round are those of the task.
+        """
+        signature, digest = answer.rows.get(tensor, ""), sha256(row)
+        origin = RowOrigin(silo=answer.silo, round=sent.task.number, tensor=tensor, signature=signature)
+        try:
+            statement = row_statement(sent.task.agreement, self.run, origin, digest)
+            self.registry.require_signed(place, "row", statement, signature)
+        except ProtocolError as fault:
+            raise ProtocolError(f"its row {tensor!r}, which others would get: {fault}") from None
+        return digest, origin
+
+
+def checked_scores(answer: Answer, watched: Collection[str], federation: Federation) -> list[Score]:
+    """The scores of an answer; none where the federation does not share them.
+
+    Args:
+        answer: as a silo signed it.
+        watched: the moments that were asked for.
+        federation: what was agreed: whether scores are shared, how many samples a silo may have, the method.
+
+    Raises:
+        ProtocolError: a score that was not asked for, that comes twice, that is on more samples than were agreed that a
+            silo may have, that the metric cannot be, or that contradicts itself.
+    """
+    if not federation.share_scores:
+        return []
+    card = federation.config().method.method().card
+    models, metric = MODELS | {card.headline[0], *card.judges}, metric_named(str(federation.config().metric))
+    found: dict[tuple[str, str, str], Score] = {}
+    for score in answer.scores:
+        key = score.model, score.when, score.split
+        if not federation.shares(score.split, score.samples):
+            raise ProtocolError(f"a score on {score.samples} samples of {score.split}, which was not to be told")
+        if score.model not in models or score.when not in watched or key in found:
+            raise ProtocolError(f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for")
+        _require_consistent(score, federation.most_samples, metric)
+        found[key] = Score(**score.model_dump())
+    return list(found.values())
+
+
+def _require_consistent(score: ReportedScore, most: int, metric: Metric) -> None:
+    if score.samples > most:
+        raise ProtocolError(f"a score on {score.samples:.4g} samples, most_samples is {most}")
+    if (score.loss is None) != (score.samples == 0) or (score.accuracy is not None and not score.samples):
+        raise ProtocolError(f"a score on {score.samples} samples has a loss of {score.loss}")
+    if score.value is not None and not metric.low <= score.value <= metric.high:
+        raise ProtocolError(f"a score of {score.value:.4g}, which no {metric.title} can be")
+    if score.interval and score.interval[0] > score.interval[1]:
+        raise ProtocolError(f"an interval from {score.interval[0]:.4g} to {score.interval[1]:.4g}")

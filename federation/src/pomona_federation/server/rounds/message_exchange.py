@@ -1,0 +1,179 @@
+"""A message to each of some silos, and their answers: of a round, and of a survey's questions."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from pomona_federation.agreement import Federation
+from pomona_federation.audit import Audit
+from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered
+from pomona_federation.server.members.member_registry import MemberRegistry
+from pomona_federation.server.rounds.handshake import TIMEOUT, Handshake
+from pomona_federation.server.rounds.waiting_file import WaitingFile
+
+ATTEMPTS = 3  # times that one message is sent to a silo whose node was lost on the way
+
+
+@dataclass
+class OutgoingMessage(ABC):
+    """What one silo is sent, more than once if need be, and how that ended.
+
+    Attributes:
+        silo: its name.
+        attempts: how often it was sent.
+        done: nothing more is expected.
+        answered: there is an answer, which may be one that cannot be used.
+        reason: why there is no answer that can be used, as long as there is none.
+    """
+
+    silo: str
+    attempts: int = field(default=0, init=False)
+    done: bool = field(default=False, init=False)
+    answered: bool = field(default=False, init=False)
+    reason: str = field(default="it did not answer in time", init=False)
+
+    @property
+    @abstractmethod
+    def about(self) -> Mapping[str, object]:
+        """What the audit log says of it."""
+
+    @abstractmethod
+    def message(self) -> Message:
+        """The message of the attempt that ``attempts`` counts."""
+
+    def fail(self, reason: str, again: bool = False) -> None:
+        """Note why there is no answer; ``again``: it may be sent once more, as long as attempts are left."""
+        self.reason, self.done = reason, not again or self.attempts >= ATTEMPTS
+
+
+@dataclass
+class MessageExchange:
+    """Finds the nodes of silos, brings them messages, and hears their answers.
+
+    Attributes:
+        run: id of the run.
+        pause: seconds between looks for answers.
+    """
+
+    federation: Federation
+    run: str
+    registry: MemberRegistry
+    bus: MessageBus
+    audit: Audit
+    pause: float
+    handshake: Handshake = field(init=False)
+    waiting: WaitingFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        """No silo has been identified yet."""
+        self.handshake = Handshake(self.federation, self.run, self.registry, self.bus, self.audit)
+        self.waiting = WaitingFile(self.registry.path.parent)
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The places whose nodes have said who they are."""
+        return frozenset(self.handshake.nodes)
+
+    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> dict[str, str]:
+        """Greet until no silo is ``missing`` any more, or for so long; a node asked at the end has time to answer.
+
+        Returns who was turned away, and why.
+        """
+        limit, turned_away = monotonic() + seconds, dict[str, str]()
+        self.waiting.begin("gathering silos", seconds)
+        while True:
+            turned_away |= self.handshake.greet()
+            away, now = missing(), monotonic()
+            if not away or now > limit + (TIMEOUT if self.handshake.asked else 0.0):
+                return turned_away
+            here = [e.name for place, e in enumerate(self.registry.entries) if place in self.handshake.nodes]
+            self.waiting.tell(here, dict.fromkeys(away, "has not said who it is"))
+            self.bus.wait(self.pause)
+
+    def send_all(
+        self, stage: str, messages: Mapping[int, OutgoingMessage], hear: Callable[[int, Message], None]
+    ) -> dict[str, str]:
+        """Send, and hear, until every message is done or the deadline is over.
+
+        A silo is given up whose node stays offline for longer than ``patience``.
+
+        Args:
+            stage: for people, while they wait.
+            messages: what to send, by the places of silos.
+            hear: told the place and what came from its node. Verifies it, and says in the message how it ended.
+
+        Returns:
+            Who was turned away meanwhile, and why.
+        """
+        began, nodes = monotonic(), self.handshake.nodes
+        limit, last_seen = began + self.federation.deadline, dict.fromkeys(messages, began)
+        sent, turned_away = dict[str, int](), dict[str, str]()  # tickets' places; reasons
+        self.waiting.begin(stage, self.federation.deadline)
+        while (open_ := _open(messages)) and monotonic() < limit:
+            online, now = self.bus.online(), monotonic()
+            if any(nodes.get(place) not in online for place in open_):
+                self.handshake.ask()  # a silo may be back under another node
+            due = [p for p in open_ if p not in sent.values() and nodes.get(p) in online]
+            sent |= self._send({place: messages[place] for place in due}, limit - now)
+            got = self.bus.fetch([*sent, *self.handshake.tickets])
+            came = bool(got)
+            for ticket in tuple(got):
+                answer = got.pop(ticket)  # each goes once it was heard: it may be large
+                if ticket not in sent:
+                    turned_away |= self.handshake.meet(ticket, answer)
+                    continue
+                place = sent.pop(ticket)
+                if isinstance(answer, Undelivered):
+                    messages[place].fail(answer.reason, answer.again)
+                else:
+                    hear(place, answer)
+            last_seen |= {place: now for place in _open(messages) if nodes.get(place) in online}
+            for place in _open(messages):
+                if place not in sent.values() and now - last_seen[place] > self.federation.patience:
+                    messages[place].fail("it is not connected")
+            self.waiting.tell(*standing(messages, sent.values()))
+            if not came and _open(messages):
+                self.bus.wait(self.pause)
+        for place in _open(messages):
+            messages[place].done = True
+        self.waiting.tell(*standing(messages, ()))
+        return turned_away
+
+    def _send(self, due: Mapping[int, OutgoingMessage], seconds: float) -> dict[str, int]:
+        """Send messages to the silos of these places, all at once. Returns the places by ticket."""
+        outgoing = []
+        for place, one in due.items():
+            one.attempts += 1
+            message = one.message()
+            self.audit.write("sent", silo=one.silo, **one.about, bytes=message.size)
+            outgoing.append(Outgoing(self.handshake.nodes[place], message, seconds))
+        return dict(zip(self.bus.send(outgoing), due, strict=True))
+
+
+def _open(messages: Mapping[int, OutgoingMessage]) -> list[int]:
+    return [place for place, one in messages.items() if not one.done]
+
+
+def standing(
+    messages: Mapping[int, OutgoingMessage], sent: Collection[int]
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """How messages stand, by place in, by name out.
+
+    Args:
+        messages: all of them.
+        sent: the places of those that are on their way, or at their silos.
+
+    Returns:
+        Who has answered; who is waited for, each with a word on why; and who is no longer.
+    """
+    answered, missing, given_up = list[str](), dict[str, str](), list[str]()
+    for place in sorted(messages):
+        one = messages[place]
+        if one.answered:
+            answered.append(one.silo)
+        elif one.done:
+            given_up.append(one.silo)
+        else:
+            missing[one.silo] = "has not answered yet" if place in sent else "is not connected"
+    return answered, missing, given_up

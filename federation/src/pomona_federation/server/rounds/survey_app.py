@@ -1,0 +1,119 @@
+"""A survey over messages: two questions to every silo, and the result in the study's folder."""
+
+import logging
+from pathlib import Path
+from time import time
+
+from pydantic import Field
+
+from pomona.core.bounds import PLACES, Line
+from pomona.core.errors import ProtocolError, QuorumError
+from pomona.core.settings import Settings
+from pomona.storage.run_status import Status, write_status
+from pomona_federation.agreement import Federation, SiloName
+from pomona_federation.audit import Audit
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.messages.message_bus import MessageBus
+from pomona_federation.messages.survey_bodies import SurveyAnswer, SurveyQuestion
+from pomona_federation.server.members.member_registry import MemberRegistry
+from pomona_federation.server.rounds.gathering import gather_silos
+from pomona_federation.server.rounds.inquiry import Inquiry
+from pomona_federation.server.rounds.run_identity import run_id
+from pomona_federation.server.studies.consents import Consents
+from pomona_federation.supervision.status_files import LIVE, LiveStatus
+from pomona_federation.survey import agreeing, page
+from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply
+from pomona_federation.survey.result import SiloTold, SurveyResult
+
+FIRST = "columns.json"
+logger = logging.getLogger("pomona")
+
+
+class FirstStep(Settings):
+    """What the silos have, and how they are to read it: settled once, also for a server that is started again."""
+
+    silos: dict[SiloName, ColumnsReply] = Field(max_length=PLACES)
+    question: FiguresQuestion
+    notes: tuple[Line, ...] = ()
+    absent: dict[SiloName, Line] = Field({}, max_length=PLACES)
+
+
+def conduct(federation: Federation, standing: Path, out: Path, bus: MessageBus, pause: float) -> None:
+    """Run a survey in its folder ``out``; ``standing`` is the server's ``run/``, shared by all studies.
+
+    Raises:
+        QuorumError: too few silos came or answered.
+        DataError: what they have does not fit together.
+        StorageError: a folder cannot be written.
+    """
+    assert federation.survey
+    write_status(out, Status(state="running", round=0))
+    with Audit(standing / "audit.jsonl") as audit:
+        registry = MemberRegistry(out, federation, standing=MemberRegistry(standing, federation))
+        inquiry = Inquiry(federation, run_id(out), registry, bus, audit, pause)
+        about = {"agreement": federation.agreement, "run": inquiry.run, "study": federation.study}
+        audit.write("start", round=0, **about)
+        consents = Consents(out)
+        gather_silos(inquiry, federation, standing, consents.awaited)
+        first = read_json(FirstStep, out / FIRST) or _first(federation, inquiry, consents.declined)
+        write_json(out / FIRST, first)
+        write_status(out, Status(state="running", round=1))
+        told = _second(federation, inquiry, first)
+        absent = {**first.absent, **inquiry.absent}
+        silos = {name: SiloTold(columns=first.silos[name], figures=reply) for name, reply in told.items()}
+        result = SurveyResult(
+            survey=federation.survey, question=first.question, silos=silos, absent=absent, notes=first.notes
+        )
+        path = page.write(result, out)
+        live = LiveStatus(round=2, rounds=2, present=tuple(silos), absent=tuple(absent), why=absent, since=time())
+        write_json(out / LIVE, live)
+        audit.write("finished", silos=list(silos), absent=list(absent))
+        logger.info("the survey is in %s", path)
+
+
+def _first(federation: Federation, inquiry: Inquiry, declined: frozenset[str]) -> FirstStep:
+    """Ask all silos that are here and have not declined which columns they have."""
+    assert federation.survey
+    entries = inquiry.registry.entries
+    silos = {
+        e.name: p for p, e in enumerate(entries) if p in inquiry.known and not e.revoked and e.name not in declined
+    }
+    about = {"agreement": federation.agreement, "run": inquiry.run}
+    asked = SurveyQuestion(**about, members=sum(bool(entries[place].size) for place in silos.values()) or 1)
+
+    def judge(answer: SurveyAnswer) -> None:
+        size = inquiry.registry.entries[silos[answer.silo]].size
+        if not answer.columns or answer.figures or answer.columns.rows != size:
+            raise ProtocolError(f"an answer to another step, or of other than its {size} rows")
+
+    answers = _enough(federation, inquiry, inquiry.ask("columns", asked, silos, judge))
+    columns = {name: answer.columns for name, answer in answers.items() if answer.columns}
+    question, notes = agreeing.agreed(federation.survey, columns)
+    return FirstStep(silos=columns, question=question, notes=notes, absent=inquiry.absent)
+
+
+def _second(federation: Federation, inquiry: Inquiry, first: FirstStep) -> dict[str, FiguresReply]:
+    """Ask the silos of the first step for their figures."""
+    survey, most = federation.survey, federation.most_samples
+    assert survey
+    places = {entry.name: place for place, entry in enumerate(inquiry.registry.entries) if not entry.revoked}
+    silos = {name: places[name] for name in first.silos if name in places}
+    about = {"agreement": federation.agreement, "run": inquiry.run, "figures": first.question}
+    asked = SurveyQuestion(**about, members=sum(first.silos[name].rows > 0 for name in silos) or 1)
+
+    def judge(answer: SurveyAnswer) -> None:
+        if not answer.figures or answer.columns:
+            raise ProtocolError("an answer to another step")
+        agreeing.require_answered(survey, first.question, first.silos[answer.silo], answer.figures, most)
+
+    answers = _enough(federation, inquiry, inquiry.ask("figures", asked, silos, judge))
+    return {name: answer.figures for name, answer in answers.items() if answer.figures}
+
+
+def _enough(federation: Federation, inquiry: Inquiry, answers: dict[str, SurveyAnswer]) -> dict[str, SurveyAnswer]:
+    if len(answers) < federation.quorum:
+        why = "; ".join(f"{name}: {reason}" for name, reason in inquiry.absent.items())
+        raise QuorumError(
+            f"{len(answers)} silos answered, {federation.quorum} are needed ({why}); see to them, then resume"
+        )
+    return answers

@@ -1,0 +1,76 @@
+"""The silos' decisions on a study at the server, ``consents.json``: who accepted or declined it, signed."""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from pomona.core.bounds import PLACES, Count, Finite, Hex
+from pomona.core.errors import ProtocolError
+from pomona.core.settings import Settings
+from pomona.storage.lock import waiting_lock
+from pomona_federation.agreement import SiloName
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.messages.message_bodies import Decision
+
+CONSENTS = "consents.json"
+MOST_CHANGES = 100  # of one silo's mind on a study: each is a line of the audit log, and disks are finite
+
+
+class SignedDecision(Settings):
+    """A decision, the silo's signature on it, when it came (seconds since 1970), and its changes before."""
+
+    accepted: bool
+    signature: Hex
+    time: Finite
+    changes: Count = 0
+
+
+class ConsentsFile(Settings):
+    """All decisions on a study, by silo."""
+
+    silos: dict[SiloName, SignedDecision] = Field({}, max_length=PLACES)
+
+
+@dataclass(frozen=True)
+class Consents:
+    """Decisions on the study of a folder."""
+
+    folder: Path
+
+    @property
+    def decisions(self) -> dict[SiloName, SignedDecision]:
+        """Each silo's last decision."""
+        return (read_json(ConsentsFile, self.folder / CONSENTS) or ConsentsFile()).silos
+
+    @property
+    def declined(self) -> frozenset[str]:
+        """The silos that will not take part."""
+        return frozenset(silo for silo, said in self.decisions.items() if not said.accepted)
+
+    def awaited(self, silos: Collection[str]) -> frozenset[str]:
+        """The silos that the study waits for: those that have accepted; of the kit's own, which none accepts, all."""
+        said = self.decisions
+        accepted = {silo for silo, each in said.items() if each.accepted}
+        return frozenset(silos) & accepted if accepted else frozenset(silos) - said.keys()
+
+    def news(self, decision: Decision) -> bool:
+        """Whether a silo has not said so already. Raises ProtocolError where it has changed its mind too often."""
+        before = self.decisions.get(decision.silo)
+        if before is None or before.accepted == decision.accepted:
+            return before is None
+        if before.changes >= MOST_CHANGES:
+            raise ProtocolError(f"{decision.silo} has changed its mind {MOST_CHANGES} times; its last word stands")
+        return True
+
+    def note(self, decision: Decision, signature: str) -> None:
+        """Write a decision down, durably, if it is news. Raises ProtocolError as ``news``, and OSError."""
+        with waiting_lock(self.folder / ".consents.lock"):
+            if not self.news(decision):
+                return
+            known = self.decisions
+            changes = known[decision.silo].changes + 1 if decision.silo in known else 0
+            said = SignedDecision(accepted=decision.accepted, signature=signature, time=time.time(), changes=changes)
+            write_json(self.folder / CONSENTS, ConsentsFile(silos={**known, decision.silo: said}))

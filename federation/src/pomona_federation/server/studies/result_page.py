@@ -1,0 +1,54 @@
+"""The result of a study that is no model: JSON, CSV and Markdown, and a page of its tables, in the study's folder."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pomona.core.settings import Settings
+from pomona.core.table import Table, csv_text, markdown
+from pomona.results.web.page_writer import render, write_page
+
+
+@dataclass(frozen=True)
+class ResultFiles:
+    """What the files say.
+
+    Attributes:
+        title: of the page.
+        opening: sentences before the tables.
+        tables: for people.
+        records: for programs, as CSV.
+    """
+
+    title: str
+    opening: Sequence[str]
+    tables: Sequence[Table]
+    records: Sequence[Mapping[str, Any]]
+
+    def write(self, out: Path, name: str, whole: Settings, more: Mapping[str, str] | None = None) -> Path:
+        """Write ``NAME.json``, ``.csv``, ``.md``, and last ``.html``, whose path is returned. Raises StorageError.
+
+        Args:
+            out: the study's folder.
+            name: of the files, without suffix.
+            whole: all of the result.
+            more: further texts by file name.
+        """
+        texts = {f"{name}.json": json.dumps(whole.model_dump(mode="json"), indent=1) + "\n"} | dict(more or {})
+        texts |= {f"{name}.csv": csv_text(self.records)} if self.records else {}
+        texts[f"{name}.md"] = "\n\n".join([f"# {self.title}", *self.opening, *map(markdown, self.tables)]) + "\n"
+        return write_page(out, texts | {f"{name}.html": self._html(list(texts))})
+
+    def _html(self, files: Sequence[str]) -> str:
+        return render(
+            "study_result.html.jinja",
+            "pomona_federation.server.studies",
+            title=self.title,
+            first=self.tables[0].name if self.tables else "",
+            links=[(table.name, table.title) for table in self.tables],
+            opening=self.opening,
+            tables=self.tables,
+            files=files,
+        )

@@ -1,0 +1,127 @@
+"""A search: its trials are studies of their own, one after another, and validation samples choose among them."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from pomona.core.errors import DivergedError, QuorumError
+from pomona.core.settings import Settings
+from pomona.core.table import Table, of_records
+from pomona.experiments.cell_metrics import best_on_validation
+from pomona.experiments.tuning import RULE, choose
+from pomona.lifecycle import status_kept
+from pomona.metrics.metric import metric_named
+from pomona.record.reading import load
+from pomona.record.result import Result
+from pomona.storage.run_status import Status, read_status, write_status
+from pomona_federation.agreement import Federation
+from pomona_federation.server.studies.result_page import ResultFiles
+from pomona_federation.study import Study, StudyTerms
+from pomona_federation.study_kinds import RESULTS, TRIALS
+
+WINNER = "STUDY.toml"
+Rounds = Callable[[Federation, Path], Result]
+
+
+class Trial(Settings):
+    """One setting that was tried.
+
+    Attributes:
+        agreement: its hash.
+        point: the values of the keys that are searched.
+        score: the mean over silos on validation data in its best round, more being better; None without any.
+        best_round: that round.
+        fault: why it has none; empty where it ran to its end.
+    """
+
+    number: int
+    agreement: str
+    point: dict[str, Any]
+    score: float | None = None
+    best_round: int | None = None
+    fault: str = ""
+
+
+class SearchResult(Settings):
+    """All trials; ``winner`` is the number of the one chosen, None where none has a score. ``metric``: of scores."""
+
+    metric: str
+    rule: str
+    trials: tuple[Trial, ...]
+    winner: int | None
+
+
+def search(federation: Federation, name: str, out: Path, rounds: Rounds) -> SearchResult:
+    """Run all trials that are not finished, then choose; ``search.json`` and its page are written after each.
+
+    Args:
+        federation: the terms of the search.
+        name: the study's.
+        out: its folder; a trial has ``trials/NUMBER`` in it.
+        rounds: runs all rounds of one agreement in a folder.
+
+    Raises:
+        QuorumError: too few silos, as for any study; or no trial has a score.
+        StorageError: the folder cannot be written.
+    """
+    write_status(out, Status(state="running", round=0))
+    terms, tried, metric = federation.trials(), [], str(federation.config().metric)
+    assert federation.search
+    for number, (trial, point) in enumerate(zip(terms, federation.search.trials, strict=True)):
+        tried.append(_tried(trial, number, point, out / TRIALS / f"{number:03d}", rounds))
+        found = SearchResult(metric=metric, rule=RULE, trials=tuple(tried), winner=choose([t.score for t in tried]))
+        more = {} if found.winner is None else {WINNER: winning_study(terms[found.winner], name)}
+        _files(found, name, len(terms)).write(out, RESULTS["search"], found, more)
+    if found.winner is None:
+        raise QuorumError(
+            "no trial has a score on validation samples; see search.md for why, and give silos validation data"
+        )
+    return found
+
+
+def _tried(terms: Federation, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds) -> Trial:
+    """One trial, run to its end unless it was; one that diverges has lost."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    about = {"number": number, "agreement": terms.agreement, "point": dict(point)}
+    status = read_status(folder)
+    if status and (status.state, status.code) == ("failed", DivergedError.code):
+        return Trial(**about, fault=status.reason)
+    if status and status.state == "finished":
+        result = load(folder)
+    else:
+        try:
+            with status_kept(folder):
+                result = rounds(terms, folder)
+        except DivergedError as fault:
+            return Trial(**about, fault=str(fault))
+    model, when = terms.config().method.method().card.headline
+    best = best_on_validation(result, model, when)
+    if best is None:
+        return Trial(**about, fault="no silo reported validation samples")
+    return Trial(**about, score=best.value, best_round=best.round)
+
+
+def winning_study(terms: Federation, name: str) -> str:
+    """The text of a ``STUDY.toml`` that trains with these settings, for good and on all scores."""
+    kept = {key: getattr(terms, key) for key in StudyTerms.model_fields if key not in {"kind", "search", "evaluate"}}
+    study = Study(**{**kept, "name": f"{name[:35]}-best", "quorum": terms.quorum})
+    tree = study.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return tomli_w.dumps(tree)
+
+
+def _files(found: SearchResult, name: str, total: int) -> ResultFiles:
+    metric = metric_named(found.metric)
+    records = [
+        {"trial": t.number, **t.point, "score": t.score, "round": t.best_round, "why not": t.fault}
+        for t in found.trials
+    ]
+    shown = of_records(records)
+    notes = [f"The score is {metric.heading} on the silos' validation samples. Chosen is {found.rule}."]
+    row = -1 if found.winner is None else found.winner
+    marked = frozenset((row, column) for column in range(len(shown.header)))
+    table = Table("trials", "Trials", notes, shown.header, shown.rows, shown.words, marked)
+    opening = [f"{len(found.trials)} of {total} trials. No silo reported test samples."]
+    opening += [] if found.winner is None else [f"Trial {found.winner} is the best; {WINNER} trains with its settings."]
+    return ResultFiles(f"Search {name}", opening, [table], records)

@@ -1,0 +1,91 @@
+"""A silo's next key: made here, certified by the lead, known to the server, and only then taken into use."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.files import content
+from pomona.storage.lock import locked
+from pomona_federation.agreement import Federation
+from pomona_federation.audit import Audit
+from pomona_federation.pki import certificates, keys
+from pomona_federation.pki.client_context import Shown, client_context
+from pomona_federation.silo.connection.standing import Standing, ask_standing
+from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.settings import SiloFile
+
+NEXT = "next.key", "next.pub"
+CERTIFIED = "`pomona deploy renew-key`"
+
+
+def begin(folder: Path) -> tuple[Path, str]:
+    """Make the next key of a silo's kit, beside the one in use. Returns its public file, and its fingerprint.
+
+    Raises ConfigError for a kit without keys, or where a next key lies already.
+    """
+    if Federation.read(folder / "federation.toml").insecure:
+        raise ConfigError("a federation with insecure = true has no keys; there is nothing to renew")
+    private, public = (folder / "keys" / name for name in NEXT)
+    if private.exists():
+        raise ConfigError(f"{private} is there already: go on with it, or remove it and next.pub to begin anew")
+    public.unlink(missing_ok=True)  # without its private key: a kill fell into the end of the renewal before
+    pair = keys.silo()
+    keys.write(private, pair.private)
+    keys.write(public, pair.public)
+    public.chmod(0o644)  # it is meant to be copied, whatever the umask
+    return public, keys.fingerprint(pair.public)
+
+
+def use(folder: Path, came: Path, ask: Callable[[WayOut, Path], Standing] = ask_standing) -> str:
+    """Take the next key into use, with the certificates that came of the lead. Returns its fingerprint.
+
+    Nothing is changed before the server says that it knows the key. After a kill the same call goes on.
+
+    Args:
+        folder: the silo's kit; the silo must be stopped.
+        came: a folder with NAME.pub, NAME.cert and silo.crt.
+        ask: how the server says that the silo of a key stands.
+
+    Raises:
+        ConfigError: a file that lacks, or does not belong to the next key.
+        ProtocolError: the authority has not certified the key, or the server does not know it.
+        LockedError: the silo runs.
+    """
+    federation, silo = Federation.read(folder / "federation.toml"), SiloFile.load(folder / "silo.toml")
+    private, public = (folder / "keys" / name for name in NEXT)
+    if not private.is_file():
+        raise ConfigError(f"{private} is missing; `pomona silo renew-key` makes it")
+    own, certificate, shown = keys.public(public), _read(came / f"{silo.name}.cert"), came / "silo.crt"
+    authority = certificates.content(folder / "certs" / "ca.crt")
+    if not keys.certified(authority, federation.name, silo.name, own, certificate):
+        raise ProtocolError(
+            f"{came} has no certificate of {public} by this federation's authority; {CERTIFIED} makes it"
+        )
+    client_context(folder / "certs" / "ca.crt", Shown(shown, private))  # raises unless they belong together
+    state = folder / "state"
+    state.mkdir(mode=0o700, exist_ok=True)
+    with locked(state):
+        way = WayOut.of(folder, silo, federation)
+        standing = ask(replace(way, shown=Shown(shown, private) if way.shown else None), private)
+        if standing != "member":
+            raise ProtocolError(
+                f"the server does not say that it knows this key ({standing}); is it up, and has its administrator run "
+                f"`pomona server renew-key {silo.name}`? Nothing was changed"
+            )
+        keys.replace(folder / "certs" / "silo.crt", _read(shown))
+        for path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{silo.name}.pub"):
+            keys.replace(path, own)
+        keys.replace(folder / "keys" / "peers" / f"{silo.name}.cert", certificate)
+        private.replace(folder / "keys" / "silo.key")  # last: until then this can be called again
+        public.unlink()
+        with Audit(state / "audit.jsonl") as audit:
+            audit.write("renewed", key=keys.fingerprint(own))
+    return keys.fingerprint(own)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return content(path)
+    except OSError as fault:
+        raise ConfigError(f"{path}: cannot be read ({fault.strerror}); {CERTIFIED} makes it") from None

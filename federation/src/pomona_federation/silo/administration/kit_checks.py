@@ -1,0 +1,104 @@
+"""Checks of a silo's kit and its machine: keys, certificates, the way to the server, the disk."""
+
+import shutil
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import content
+from pomona.storage.atomic_io import probe
+from pomona_federation.agreement import Federation
+from pomona_federation.pki import certificates, keys
+from pomona_federation.pki.certificates import LAST, private, valid, warning
+from pomona_federation.silo.administration.check_lines import Remark
+from pomona_federation.silo.connection.watchdog import ask_health
+from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.supervision.processes import holder
+
+CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
+SPARE = 20  # rounds' worth of models that the disk should have room for
+
+
+def own_key(folder: Path, name: str) -> tuple[None, str]:
+    """The private key is there, and its public half is what the others know of this silo."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+    path = folder / "keys" / "silo.key"
+    private(path)
+    try:
+        key = load_ssh_private_key(content(path), None)
+    except (OSError, *keys.UNREADABLE):
+        raise ConfigError(
+            f"{path} is not an unencrypted private key in OpenSSH's format; put the silo's there"
+        ) from None
+    own = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
+        if keys.public(place).strip() != own:
+            raise ConfigError(
+                f"{place} is not the public half of silo.key; the others would refuse this silo: fetch it"
+            )
+    others = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
+    return None, f"belongs to {name}; keys of {others} others"
+
+
+def authority(folder: Path) -> tuple[None, str]:
+    """The authority's certificate is valid, and for long."""
+    until = valid(folder / "certs" / "ca.crt")
+    if line := warning(until):
+        raise Remark(f"the authority's certificate {line}; {LAST}")
+    return None, f"the authority's is valid until {until:%Y-%m-%d}"
+
+
+def authority_file(folder: Path, federation: Federation) -> bytes:
+    """The authority's certificate as it came with a kit; nothing without keys. Raises ConfigError."""
+    return b"" if federation.insecure else certificates.content(folder / "certs" / "ca.crt")
+
+
+def port(folder: Path, silo: SiloFile) -> tuple[None, str]:
+    """The local port is free, or this silo's own."""
+    if holder(folder / "state"):
+        return None, f"{silo.port} is this silo's, which is running"
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe_:
+        probe_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe_.bind(("127.0.0.1", silo.port))
+        except OSError as fault:
+            raise ConfigError(f"port = {silo.port}: {fault.strerror}; set another one in silo.toml") from None
+    return None, f"{silo.port} is free"
+
+
+def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
+    """The server answers as the federation's, and both clocks agree."""
+    answer = ask_health(WayOut.of(folder, silo, federation))
+    how = "without TLS" if federation.insecure else "its certificate is the federation's"
+    how += ", it asks for this silo's" if federation.mutual_tls else ""
+    how += f", through {silo.proxy}" if silo.proxy else ""
+    if answer.certificate_until and (line := warning(answer.certificate_until)):
+        raise Remark(f"{federation.server} answers, but its certificate {line}; ask its administrator to renew it")
+    if answer.clock is None:
+        return None, f"{federation.server} answers, {how}; it does not say its time"
+    off = (datetime.now(UTC) - answer.clock).total_seconds()
+    if abs(off) > CLOCK:
+        ahead = "ahead of" if off > 0 else "behind"
+        raise Remark(
+            f"{federation.server} answers, but this clock is {abs(off):.0f} s {ahead} the server's, which refuses "
+            "signatures from more than 5 s in its future or 5 minutes in its past; synchronise it (NTP)"
+        )
+    return None, f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s"
+
+
+def disk(folder: Path, model: int) -> tuple[None, str]:
+    """The state can be written, and there is room; ``model``: bytes of one."""
+    state = folder / "state"
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        probe(state)
+        free = shutil.disk_usage(state).free
+    except OSError as fault:
+        raise StorageError(f"{state} cannot be written ({fault.strerror}); make it the silo's own") from None
+    need = SPARE * model
+    if free < need:
+        raise StorageError(f"{state}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB advised; make room")
+    return None, f"{free / 1e9:.1f} GB free"

@@ -1,0 +1,109 @@
+"""The HTTP client of a silo: through TLS and a proxy, at a limited speed; the only one that leaves the machine.
+
+Nothing is taken from the environment. Answers are read as plain bytes, and counted as they come: no decoder runs, since
+a few kB in two layers of gzip are gigabytes.
+"""
+
+from collections.abc import Callable, Iterator
+
+import httpx
+
+from pomona_federation.pki.client_context import client_context
+from pomona_federation.silo.connection.bandwidth import Bandwidth
+from pomona_federation.silo.connection.way_out import WayOut
+
+REFUSES = "the proxy refuses"  # begins the text of a proxy's refusal; Flower's log has it, too
+AWAY = "5"  # begins a proxy's answer where it is the server that cannot be reached
+LONGEST = 32 * 2**20  # bytes of an answer: Flower's app has 10 MB at most, and a piece of a message 5 MiB
+
+
+class AnswerRefused(httpx.RequestError):
+    """An answer that is not read; Flower does not ask again, as it does where a connection breaks."""
+
+
+def ask_plain(request: httpx.Request) -> None:
+    """Have a request ask for an answer without a content encoding."""
+    request.headers["Accept-Encoding"] = "identity"
+
+
+def require_plain(answer: httpx.Response) -> None:
+    """Raise AnswerRefused for an answer with any content encoding, before a byte of its body is read."""
+    if (encoding := answer.headers.get("Content-Encoding")) is not None:
+        raise AnswerRefused(f"its answer has the content encoding {encoding[:40]!r}, and only plain bytes are read")
+
+
+PLAIN: dict[str, list[Callable[..., None]]] = {"request": [ask_plain], "response": [require_plain]}
+"""Hooks of a client that reads plain bytes."""
+
+
+def client(way: WayOut, timeout: float = 30.0) -> httpx.Client:
+    """A client on a silo's way out.
+
+    Raises ConfigError where a certificate or a key of the silo cannot be used, and StorageError for files that cannot
+    be read.
+    """
+    proxy = httpx.Proxy(way.proxy, auth=way.login) if way.proxy else None
+    context = client_context(way.ca, way.shown) if way.ca else True
+    line = Line(httpx.HTTPTransport(verify=context, proxy=proxy), Bandwidth.of(way.up), Bandwidth.of(way.down))
+    return httpx.Client(transport=line, timeout=timeout, follow_redirects=False, trust_env=False, event_hooks=PLAIN)
+
+
+class Line(httpx.BaseTransport):
+    """A transport at a limited speed, whose proxy's refusals are told from a server that is away."""
+
+    def __init__(self, line: httpx.BaseTransport, up: Bandwidth | None, down: Bandwidth | None) -> None:
+        self._line, self._up, self._down = line, up, down
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; the answer's body is still to come, and raises AnswerRefused beyond ``LONGEST``."""
+        if self._up:
+            assert isinstance(request.stream, httpx.SyncByteStream), "Flower's requests have their bytes"
+            request.stream = Paced(request.stream, self._up)
+        try:
+            answer = self._line.handle_request(request)
+        except httpx.ProxyError as fault:
+            if str(fault).startswith(AWAY):  # as without a proxy: Flower tries again
+                raise httpx.ConnectError(f"the proxy does not reach the server ({fault})") from None
+            raise httpx.ProxyError(f"{REFUSES} ({fault})") from None
+        assert isinstance(answer.stream, httpx.SyncByteStream), "of a synchronous transport"
+        answer.stream = Counted(answer.stream)
+        if self._down:
+            answer.stream = Paced(answer.stream, self._down)
+        return answer
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._line.close()
+
+
+class Counted(httpx.SyncByteStream):
+    """A body of at most ``LONGEST`` bytes; AnswerRefused once there are more."""
+
+    def __init__(self, body: httpx.SyncByteStream) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        size = 0
+        for piece in self._body:
+            size += len(piece)
+            if size > LONGEST:
+                raise AnswerRefused(f"its answer has more than {LONGEST} bytes")
+            yield piece
+
+    def close(self) -> None:
+        """Let go of the body."""
+        self._body.close()
+
+
+class Paced(httpx.SyncByteStream):
+    """A body that passes at a limited speed."""
+
+    def __init__(self, body: httpx.SyncByteStream, bandwidth: Bandwidth) -> None:
+        self._body, self._bandwidth = body, bandwidth
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._bandwidth.paced(self._body)
+
+    def close(self) -> None:
+        """Let go of the body."""
+        self._body.close()

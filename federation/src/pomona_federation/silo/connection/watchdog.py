@@ -1,0 +1,201 @@
+"""Watchdog: whether a SuperNode still works, seen by its connections, and whether the server can be reached."""
+
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import psutil
+
+from pomona.core.errors import ProtocolError
+from pomona_federation.silo.connection.time_limit import limited
+from pomona_federation.silo.connection.way_out import WayOut
+
+HEARTBEAT = 30.0  # seconds between a SuperNode's signs of life
+PATIENCE = 5 * HEARTBEAT
+SHORT = 100  # bytes of an answer that are read
+WHOLE = 60.0  # seconds until an answer must be there, however slowly it comes: the supervisor has other duties
+
+
+@dataclass(frozen=True)
+class ConnectionState:
+    """A running node at one moment: whether it is connected to the server, and whether the server can be reached."""
+
+    time: float
+    connected: bool
+    reachable: bool
+
+
+def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
+    """Return whether a running node has given up: no connection in ``patience`` seconds with the server in reach.
+
+    After an error whose text speaks of TLS (a load balancer that drops a connection is enough) Flower's SuperNode stops
+    its work for good, but its process goes on. Its log is silent then, as it is while a model trains for hours, and its
+    status can be asked of the server only, which a silo must not. But a node that works opens a connection for every
+    heartbeat, each 30 s, and keeps it for 5 s, whatever its app does: one observation a second misses none of them, and
+    five heartbeats in a row cannot be missed. While the server cannot be reached the node is right to wait, so that
+    time does not count; nor does the time before the first observation.
+
+    Args:
+        seen: states of one process, oldest first, about one a second.
+        patience: seconds.
+    """
+    if not seen or seen[-1].time - seen[0].time < patience:
+        return False
+    recent = [s for s in seen if s.time >= seen[-1].time - patience]
+    return all(s.reachable and not s.connected for s in recent)
+
+
+def connected(pid: int, port: int, local: int) -> bool:
+    """Return whether a process has a TCP connection to a remote port.
+
+    Args:
+        pid: the process's id.
+        port: the remote port.
+        local: the port that the process listens on itself; connections to that come from any remote port.
+    """
+    try:
+        sockets = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(s.status == psutil.CONN_ESTABLISHED and s.raddr.port == port and s.laddr.port != local for s in sockets)
+
+
+@dataclass(frozen=True)
+class HealthAnswer:
+    """A server's clock (UTC), if it states one that can be read, and the end of its certificate (UTC), with TLS."""
+
+    clock: datetime | None
+    certificate_until: datetime | None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer with status 200: its first bytes, its date, and the end of the certificate, with TLS."""
+
+    text: bytes
+    date: str | None
+    until: datetime | None
+
+
+def ask_health(way: WayOut, timeout: float = 10.0) -> HealthAnswer:
+    """Request the server's ``/health`` on the way that a silo reaches it.
+
+    Raises ProtocolError if it does not answer, or not as the federation's server.
+    """
+    found = request(way, "/health", {}, timeout)
+    return HealthAnswer(clock(found.date or ""), found.until)
+
+
+def clock(date: str) -> datetime | None:
+    """The time (UTC) that a ``Date`` header states; None for a text that states none."""
+    try:
+        return parsedate_to_datetime(date).astimezone(UTC)
+    except (ValueError, TypeError, IndexError, ArithmeticError, OSError):  # of the standard library, by the text
+        return None
+
+
+def request(
+    way: WayOut,
+    path: str,
+    headers: Mapping[str, str],
+    timeout: float = 10.0,
+    body: bytes | None = None,
+    most: int = SHORT,
+    whole: float = WHOLE,
+) -> Answered:
+    """GET a path of the server, or POST a body to it, on the way that a silo reaches it.
+
+    Args:
+        way: to the server.
+        path: of the request.
+        headers: of the request.
+        timeout: seconds until the next byte.
+        body: that is sent, if any.
+        most: bytes of the answer that are read.
+        whole: seconds until all of them are there.
+
+    Raises ProtocolError if it does not answer with 200, or not as the federation's server.
+    """
+    import httpx  # comes with Flower, which a machine that only looks on may lack
+
+    from pomona_federation.silo.connection.http_client import REFUSES, AnswerRefused, client
+
+    through = f" through {way.proxy}" if way.proxy else ""
+    try:
+        word = "GET" if body is None else "POST"
+        asked: dict[str, Any] = {"method": word, "url": way.url + path, "headers": dict(headers), "content": body}
+        with (
+            limited(whole) as limit,
+            client(way, timeout) as line,
+            line.stream(**asked, extensions=limit.extensions) as answer,
+        ):
+            until = _until(answer.extensions["network_stream"].get_extra_info("ssl_object"))
+            text = _beginning(answer.iter_raw(2**16), most)
+    except httpx.ProxyError as fault:
+        raise ProtocolError(_refused(way, str(fault).removeprefix(REFUSES).strip(" ()"))) from None
+    except AnswerRefused as fault:
+        raise ProtocolError(
+            f"{way.server} is not read: {fault}; look for a proxy that opens TLS, and ask its administrator"
+        ) from None
+    except httpx.HTTPError as fault:
+        if (shown := _certificate_fault(fault)) is not None:
+            raise ProtocolError(
+                f"{way.server} shows a certificate that is not the federation's ({shown}); ask for the authority's "
+                "ca.crt, and look for a proxy that opens TLS"
+            ) from None
+        raise ProtocolError(
+            f"{way.server} does not answer{through} ({fault}); is the server up, and the way out open?"
+        ) from None
+    if limit.over:  # where an answer has no length, its end looks like any other
+        raise ProtocolError(f"{way.server} has not answered within {whole:g} s; is the way out too slow?")
+    if answer.status_code == 401:
+        raise ProtocolError(
+            f"{way.server} refuses this silo's key (401): it was revoked or never added, or the clocks differ; "
+            "`pomona silo check` compares them"
+        )
+    if answer.status_code != 200:
+        raise ProtocolError(f"{way.server} answers {answer.status_code}; is it a Pomona server?")
+    return Answered(text, answer.headers.get("Date"), until)
+
+
+def _refused(way: WayOut, answer: str) -> str:
+    """What to do about a proxy that refuses."""
+    if not answer.startswith(("407", "401")):  # the latter is tinyproxy's for a wrong password
+        return f"the proxy {way.proxy} refuses the way to {way.server} ({answer}); have its administrator open it"
+    remedy = (
+        f"it does not take the password of {way.login[0]}; correct proxy_password_file"
+        if way.login
+        else "it asks for a password: set proxy_user and proxy_password_file in silo.toml"
+    )
+    return f"the proxy {way.proxy} refuses this silo ({answer}): {remedy}"
+
+
+def _certificate_fault(fault: BaseException | None) -> str | None:
+    """Why a certificate was not accepted, if that is what a fault comes from."""
+    while fault is not None:
+        if isinstance(fault, ssl.SSLCertVerificationError):
+            return fault.verify_message
+        fault = fault.__cause__ or fault.__context__
+    return None
+
+
+def _beginning(pieces: Iterable[bytes], most: int) -> bytes:
+    """Return the first bytes of an answer; no more of it is read than needed."""
+    text = bytearray()
+    for piece in pieces:
+        text += piece
+        if len(text) >= most:
+            break
+    return bytes(text[:most])
+
+
+def _until(link: Any) -> datetime | None:
+    """Return the end (UTC) of the certificate at the other end of a connection; None without TLS."""
+    if link is None:
+        return None
+    shown = link.getpeercert()
+    assert shown, "it was verified"
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)

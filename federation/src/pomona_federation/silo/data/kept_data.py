@@ -1,0 +1,152 @@
+"""A silo's data, read once in its resident process, whose children have it by their fork.
+
+The process of a message that finds no data kept reads it, and leaves a note of what it has read. The resident process
+reads that between messages, and keeps it while the note and the files, seen by inode, size and times, stay the same. It
+keeps only what Pomona's own readers of CSV and NPZ files give, which start no threads and run nobody's code.
+"""
+
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pomona.core.errors import PomonaError
+from pomona.core.settings import Settings
+from pomona.data import DataSettings
+from pomona.data.client_files import TABLES
+from pomona.data.dataset import Dataset
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.silo.data.agreed_data import agreed_data
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.task_settings import TaskSettings
+
+logger = logging.getLogger("pomona")
+WANTED = "wanted.json"  # in the folder state/
+READERS = {"csv", "npz", "clients"}
+SUFFIXES = {*TABLES, ".npz"}
+SETTLED = 2.0  # seconds for which a file must have been as it is: two writes may have one time stamp
+MEGABYTE = 10**6
+
+Stamps = tuple[tuple[str, int, int, int, int, int], ...]
+
+
+class WantedData(Settings):
+    """What the last message's process has read: the silo's data, in the form that was agreed on."""
+
+    data: DataSettings
+    task: TaskSettings
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it is read from; none where anything else may be read, or run."""
+        clients = ((c.train, c.validation, c.test) for c in self.data.clients)
+        named = (self.data.path, *(path for parts in clients for path in parts))
+        paths = tuple(path.expanduser() for path in named if path is not None)
+        own = self.data.name in READERS and all(p.suffix.lower() in SUFFIXES and p.is_file() for p in paths)
+        return paths if own else ()
+
+
+def stamps(paths: tuple[Path, ...]) -> Stamps:
+    """Of each file its path, device, inode, size, and times of the last change of content and inode. Raises OSError."""
+    found = ((str(path), path.stat()) for path in paths)
+    return tuple((name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in found)
+
+
+def size(value: Any) -> int:
+    """Bytes of the arrays in a record that are in memory."""
+    if isinstance(value, np.ndarray):
+        return 0 if isinstance(value, np.memmap) else value.nbytes
+    if is_dataclass(value) and not isinstance(value, type):
+        return sum(size(getattr(value, field.name)) for field in fields(value))
+    return sum(map(size, value)) if isinstance(value, tuple) else 0
+
+
+@dataclass
+class DataKeeper:
+    """Keeps the data of a silo's kit.
+
+    Attributes:
+        folder: the kit.
+        kept: the data, and the stamps of the files that it was read from; None where there is none to keep.
+    """
+
+    folder: Path
+    kept: tuple[WantedData, Stamps, Dataset] | None = None
+    _told: Stamps = ()  # of the note and silo.toml
+    _wanted: WantedData | None = None
+    _tried: Stamps = ()  # of the files, when they were read last
+
+    @property
+    def _note(self) -> Path:
+        return self.folder / "state" / WANTED
+
+    def find(self, wanted: WantedData) -> Dataset | None:
+        """What is kept of this, if it still holds."""
+        with suppress(OSError):
+            if self.kept and self.kept[0] == wanted and stamps(wanted.files) == self.kept[1]:
+                return self.kept[2]
+        return None
+
+    def want(self, wanted: WantedData) -> None:
+        """Leave the note for the resident process."""
+        with suppress(OSError, PomonaError):  # it is read next time, too, that is all
+            if wanted.files and wanted != read_json(WantedData, self._note):
+                write_json(self._note, wanted)
+
+    def refresh(self) -> bool:
+        """Read what is wanted where note, files or ``silo.toml`` have changed. Whether anything was read."""
+        try:
+            return self._refresh()
+        except Exception:  # the process of the message that needs the data says what is wrong with it
+            self.kept = None
+            return True
+
+    def _refresh(self) -> bool:
+        if not self._note.exists():
+            return False
+        settings = self.folder / "silo.toml"
+        if (told := stamps((settings, self._note))) != self._told:
+            self._told, self._wanted, self._tried = told, read_json(WantedData, self._note), ()
+        assert self._wanted, "it exists"
+        if (now := stamps(self._wanted.files)) == self._tried:
+            return False
+        self.kept = None
+        if not now or max(max(stamp[4:]) for stamp in now) / 1e9 > time.time() - SETTLED:
+            return False
+        self._tried = now
+        most = SiloFile.load(settings).keep_data_mb * MEGABYTE
+        if sum(stamp[3] for stamp in now) > most:
+            return False
+        dataset = agreed_data(self._wanted.data, self._wanted.task)
+        if size(dataset) <= most and stamps(self._wanted.files) == now:
+            self.kept = self._wanted, now, dataset
+        return True
+
+
+_KEEPER: DataKeeper | None = None
+
+
+def use(keeper: DataKeeper | None) -> None:
+    """Have this process and its children find data there from now on; nowhere for None."""
+    global _KEEPER  # noqa: PLW0603 - one a process, which its children have by the fork
+    _KEEPER = keeper
+
+
+def own_data(settings: DataSettings, task: TaskSettings) -> Dataset:
+    """The data that settings name, as it was agreed on: what is kept where it still holds, else read now.
+
+    Raises DataError or ConfigError.
+    """
+    if not _KEEPER:
+        return agreed_data(settings, task)
+    wanted = WantedData(data=settings, task=task)
+    if (kept := _KEEPER.find(wanted)) is not None:
+        logger.info("the resident process holds the data")
+        return kept
+    dataset = agreed_data(settings, task)
+    _KEEPER.want(wanted)
+    return dataset

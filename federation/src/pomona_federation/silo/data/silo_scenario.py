@@ -1,0 +1,127 @@
+"""A silo's scenario: its own data, checked against the agreement, and its place among all members."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf, sqrt
+from pathlib import Path
+
+import numpy as np
+
+from pomona.config import Config, resolve
+from pomona.core.round import Roster
+from pomona.core.toml import named
+from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.schedule import round_of
+from pomona.methods.base import Downlink, MethodSettings, Server
+from pomona.objective.private_gradients import PrivateObjective
+from pomona.partition import divide
+from pomona.partition.partition import ClientRows
+from pomona.privacy.noise_key import require_sole
+from pomona.privacy.releases import acknowledged
+from pomona.scenario import Scenario
+from pomona_federation.agreement import Federation
+from pomona_federation.messages.message_bodies import EntryForm, Task
+from pomona_federation.messages.tensor_bytes import Encoding, form_of
+from pomona_federation.silo.data.device import require_device
+from pomona_federation.silo.data.kept_data import own_data
+from pomona_federation.silo.privacy.privacy_budget import Cost
+from pomona_federation.silo.settings import SiloFile
+
+
+def _config(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Config:
+    """The run as this silo alone would run it; with another method if one is given."""
+    own = {"data": silo.data.model_dump(mode="json", exclude_unset=True), "clients": 1, "workers": 1}
+    own["metric"] = federation.config().metric
+    own["device"] = require_device(silo.device)
+    resolved = resolve(named(federation.run), own)
+    return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
+
+
+def own_scenario(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Scenario:
+    """Read, check and split the silo's data. Raises DataError or ConfigError, before anything is computed."""
+    settings = _config(silo, federation, method)
+    dataset = own_data(settings.data, federation.task)
+    partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
+    own = Scenario(settings, dataset, partition)
+    own.check(agreed=True)
+    return own
+
+
+def at_place(own: Scenario, federation: Federation, place: int, names: Mapping[int, str]) -> Scenario:
+    """A scenario of all places of which this silo knows one."""
+    nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
+    rows = [nobody] * federation.places
+    rows[place] = own.partition.clients[0]
+    known = {"data": own.config.data, "device": own.config.device}
+    config: Config = federation.config().model_copy(update=known)
+    titles = tuple(names.get(i, f"place {i}") for i in range(federation.places))
+    return Scenario(config, own.dataset, replace(own.partition, clients=tuple(rows)), titles)
+
+
+def roster_of(task: Task, config: Config) -> Roster:
+    """The roster of a task: every place's samples, and the largest share that was agreed on."""
+    return Roster(task.sizes, config.largest_share)
+
+
+def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
+    """What a whole run costs at worst on the own data; without bound where something of it leaves without noise.
+
+    ``before``: epsilons of earlier runs of the same study. One more draws the same batches again: it costs what makes
+    their sum the epsilon of so many releases in place of each.
+    """
+    privacy = own.config.privacy
+    if privacy is None or privacy.void:
+        return Cost(inf)
+    if any(release.exact for release in acknowledged(privacy, own.config.method.method().card.releases)):
+        return Cost(inf)
+    if not before:
+        return Cost(max(own.epsilons()), privacy.delta)
+    less = privacy.model_copy(update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(before))})
+    again = replace(own, config=own.config.model_copy(update={"privacy": less}))
+    return Cost(max(*own.epsilons(), max(again.epsilons()) - sum(before)))  # of one ledger, at the first one's delta
+
+
+def private_objective(scenario: Scenario, folder: Path, place: int, own: SiloFile) -> PrivateObjective:
+    """The private objective on the key stores in a folder, within the smaller of the budgets agreed on and accepted.
+
+    Raises PrivacyError where there is the key store of another place: what was spent there would not count.
+    """
+    privacy = scenario.config.privacy
+    assert privacy
+    require_sole(folder, place)
+    budgets = [b for b in (privacy.epsilon_budget, own.accept_epsilon) if b is not None]
+    bounded = privacy.model_copy(update={"epsilon_budget": min(budgets, default=None)})
+    return replace(scenario, config=scenario.config.model_copy(update={"privacy": bounded})).private(folder)
+
+
+@dataclass(frozen=True)
+class InitialDownlink:
+    """This silo's downlink of the first round, which every member can compute; computed when it is first needed.
+
+    Attributes:
+        task: from the server; its counts have been judged.
+        server: the server half of the method agreed on.
+        scenario: makes the own data at the silo's place among all.
+    """
+
+    task: Task
+    server: Server
+    scenario: Callable[[], Scenario]
+
+    @cached_property
+    def down(self) -> Downlink:
+        """The first round's downlink."""
+        known = self.scenario()
+        server, roster = accompanied(self.server, known.initial), roster_of(self.task, known.config)
+        begun = server.start(known.initial, roster, known.config.seed)
+        return server.down(begun, (self.task.place,), roster, round_of(known.config, 1))
+
+    @property
+    def forms(self) -> dict[str, EntryForm]:
+        """The form of each entry, which is that of every round."""
+        return {key: form_of(rows) for key, rows in self.down.items()}
+
+    def row(self, key: str, j: int, encoding: Encoding) -> bytes:
+        """Of an entry and a place: the row as the run starts."""
+        return encoding.pack(self.down[key].bank[j])

@@ -1,0 +1,112 @@
+"""Privacy that was spent between a backup and its restore: nobody knows how much, so the most it can have been counts.
+
+A silo that is restored has its ledger as of the backup. What it has released since is forgotten, although others have
+it. A silo trains each round once and evaluates it once, so what it may have released in the rounds after the last one
+in the backup can be listed: all that its method asks of those rounds, whatever the server has sent. These releases are
+entered into the ledger at the addresses that they had, before any other is made: two of one batch then count as two of
+one batch.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from pomona.core.bounds import Number
+from pomona.core.settings import Settings
+from pomona.objective.private_gradients import PrivateObjective
+from pomona.privacy.epsilon_accounting import epsilon
+from pomona.privacy.epsilon_projection import Gradients
+from pomona.privacy.ledger import Draw, LedgerEntry
+from pomona.privacy.mechanism import steps
+from pomona.scenario import Scenario
+from pomona.storage.committed_rounds import last_round
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.messages.message_bodies import Token
+
+
+class Restored(Settings):
+    """One restore, beside the key stores until its lost rounds are in the ledger.
+
+    ``after``: the last round in the backup; ``until``: the last one that may have been trained since, None for unknown.
+    """
+
+    token: Token
+    until: Number | None = None
+    after: Number = 0
+
+
+def mark(ledger: Path, restored: Restored) -> None:
+    """Note beside a restored ledger's key store that what was spent since its backup is not in it. Raises OSError."""
+    stores = ledger.parent.parent
+    state = stores.parent.parent
+    write_json(stores / f"restored-{restored.token}.json", restored.model_copy(update={"after": last_round(state)}))
+
+
+def charge(
+    stores: Path, objective: PrivateObjective, scenario: Scenario, place: int, reserve: Callable[[str, float], None]
+) -> None:
+    """Enter what may have been released before restores into a silo's ledger; done again after a kill, it costs once.
+
+    Args:
+        stores: the folder of key stores.
+        objective: with the silo's key store.
+        scenario: of all places, this silo's data among them.
+        place: the silo's.
+        reserve: called with a restore's token and the epsilon of the ledger with all rounds that may still come.
+    """
+    for path in sorted(stores.glob("restored-*.json")):
+        if restored := read_json(Restored, path):
+            store, config = objective.key_store(place), scenario.config
+            n, asked = len(scenario.partition.clients[place].train), config.method.method().card.gradients
+            about = (store.settings.noise_multiplier, asked, n, config.batch_size, config.local_epochs, config.rounds)
+            for entry in lost(restored, *about):
+                store.ledger.append(entry)
+            reserve(restored.token, epsilon(store.settings, store.ledger.planned(to_come(restored, *about))))
+        path.unlink()
+
+
+def lost(
+    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
+) -> Iterator[LedgerEntry]:
+    """The most that may have been released in the rounds that a restore has lost; the last visit is one more round.
+
+    What a method asks once in a run, a server has in each round that it lets begin at the same state; and a round may
+    be evaluated with its training and once more.
+
+    Args:
+        restored: which rounds.
+        sigma: noise multiplier.
+        asked: the gradients that the method asks for.
+        n: training samples.
+        size: of a batch.
+        epochs: passes over the data in a round.
+        rounds: of the run.
+    """
+    last = rounds + 1 if restored.until is None else min(restored.until, rounds + 1)
+    for number in range(restored.after + 1, last + 1) if n else ():
+        for kind, gradients in enumerate(asked):
+            if number <= rounds or gradients.evaluates:
+                times = 2 if gradients.evaluates and number <= rounds else 1
+                yield from _round(f"{restored.token} {kind}", number, gradients, sigma, n, size, epochs, times)
+
+
+def to_come(
+    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
+) -> Iterator[LedgerEntry]:
+    """What an honest server may still ask for after a restore; the arguments are those of ``lost``."""
+    for number in range(restored.after + 1, rounds + 2) if n else ():
+        for kind, gradients in enumerate(asked):
+            if (number <= rounds or gradients.evaluates) and (number == restored.after + 1 or not gradients.once):
+                yield from _round(f"{restored.token} to come {kind}", number, gradients, sigma, n, size, epochs)
+
+
+def _round(
+    name: str, number: int, gradients: Gradients, sigma: float, n: int, size: int, epochs: int, times: int = 1
+) -> Iterator[LedgerEntry]:
+    """The releases of one kind in a round, each under a name of its own."""
+    passes = epochs if gradients.epochs is None else gradients.epochs
+    for step in range(passes * steps(n, size)):
+        draw = Draw(number, gradients.purpose, step, n, size)
+        for k in range(times * gradients.per_batch):
+            release = hashlib.blake2b(f"{name} {draw} {k}".encode(), digest_size=32).hexdigest()
+            yield LedgerEntry(draw, sigma if gradients.noised else 0.0, release)

@@ -1,0 +1,150 @@
+"""Disclosure by a silo: rounded scores, faults without paths or data, and the statement of what will leave it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from errno import EDQUOT, ENOSPC
+from typing import Any
+
+from pomona.core.bounds import plain
+from pomona.core.errors import ConfigError, DataError, PomonaError, StorageError
+from pomona.federation.exchange import Reply, Score
+from pomona.methods.base import Card
+from pomona.privacy.releases import Release, acknowledged
+from pomona.privacy.settings import Privacy
+from pomona_federation.agreement import Federation
+from pomona_federation.messages.message_bodies import ReportedScore
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.study_kinds import LEAST_SAMPLES
+
+DIGITS = 3  # of a loss; a share has one more place, so that ten thousand samples can still be told apart
+QUOTING = ConfigError, DataError, StorageError  # their lines name cells, columns, classes, own settings, files
+
+
+def loss(value: float | None) -> float | None:
+    """A mean loss to three significant digits: enough to watch a run, too little to tell one sample's part in it."""
+    return None if value is None else float(f"{value:.{DIGITS}g}")
+
+
+def share(value: float | None) -> float | None:
+    """An accuracy to four decimals."""
+    return None if value is None else round(value, DIGITS + 1)
+
+
+def measure(value: float | None) -> float | None:
+    """The run's metric: four decimals of what is at most 1, as shares are, and three digits of larger numbers."""
+    return loss(value) if value is not None and abs(value) > 1 else share(value)
+
+
+def rounded(score: Score) -> ReportedScore:
+    """A score as others may read it."""
+    exact = {k: getattr(score, k) for k in ReportedScore.model_fields}
+    return ReportedScore(
+        **{
+            **exact,
+            "loss": loss(score.loss),
+            "accuracy": share(score.accuracy),
+            "value": measure(score.value),
+            "interval": score.interval and tuple(map(measure, score.interval)),
+        }
+    )
+
+
+def disclosed(reply: Reply, shares: Callable[[str, int], bool]) -> dict[str, Any]:
+    """The fields of an answer about a visit; ``shares(split, samples)``: whether such scores were agreed on."""
+    scores_sent = tuple(rounded(s) for s in reply.scores if shares(s.split, s.samples))
+    return {"loss": loss(reply.loss), "scores": scores_sent, "fault": plain(reply.fault)}
+
+
+def scrubbed(fault: BaseException) -> str:
+    """A fault as others may read it: its kind and, of one about a message or the agreement, its line without paths.
+
+    Of data, settings and files it is the kind alone: what is wrong with one cell may be told to nobody else. That a
+    disk is full is said.
+    """
+    if any(isinstance(one, OSError) and one.errno in {ENOSPC, EDQUOT} for one in (fault, fault.__cause__)):
+        return f"{StorageError.kind}: its disk is full"
+    if not isinstance(fault, PomonaError) or isinstance(fault, QUOTING):
+        what = fault.kind if isinstance(fault, PomonaError) else f"a {type(fault).__name__}"
+        return f"{what}; the silo's log has the rest"
+    words = str(fault).split()
+    return f"{fault.kind}: " + " ".join("(path)" if "/" in w.strip("'\"(),;:") else w for w in words)
+
+
+def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int) -> dict[str, Any]:
+    """List of everything that will leave a silo; ``numbers``: length of a model, ``samples``: for training."""
+    config = federation.config()
+    card = config.method.method().card
+    each = numbers * (2 if federation.wire == "bf16" else 4)
+    return {
+        "to": f"the server at {federation.server}, and what the method passes on of it to the other silos",
+        "every_round": f"{card.up} of size {each} bytes each (d = the parameters of a model)",
+        "bytes_per_model": each,
+        "models_down": _received(card, federation.places, each),
+        "models_up": card.up,
+        "stays": card.private,
+        "tells": "; ".join(card.tells.values()) or None,
+        "trials": f"{len(federation.trials())} settings are tried, each for all rounds" if federation.search else None,
+        "loss": None
+        if federation.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
+        else f"the mean training loss, {DIGITS} digits, every round",
+        "uncovered": _past_noise(config.privacy, card.releases),
+        "faults": "the kind of an error, and one line without paths or data, when it happens",
+        "presence": "that it is connected, its address, how long it takes",
+        "samples": f"the number of training samples, {samples}, once",
+        "scores": _scores(federation),
+        "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
+    }
+
+
+def _received(card: Card, places: int, each: int) -> str:
+    """The models that a silo receives a round, with their number and size where these depend on the federation."""
+    if card.down_models is None:
+        return card.down
+    most = card.down_models(places)
+    return f"{card.down}: here at most {most}, {most * each / 1e6:.3g} MB"
+
+
+def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:
+    """What the study has acknowledged for this silo: what leaves that its noise does not cover."""
+    made = acknowledged(settings, own) if settings else ()
+    words = "; ".join(f"{r.name}: {r.what}{', so that epsilon has no bound' if r.exact else ''}" for r in made)
+    return words or None
+
+
+def _scores(federation: Federation) -> str:
+    """What leaves of scores."""
+    each = "accuracy (4 decimals), loss (3 digits) and number of samples of the own"
+    if not federation.share_scores:
+        return "none"
+    if federation.search:
+        return f"{each} validation data, in each trial; none of test data"
+    if federation.evaluate:
+        return f"of each model {each} validation and test data, with an interval; none of fewer than {LEAST_SAMPLES}"
+    return f"{each} validation and test data"
+
+
+def texts(leaves: dict[str, Any]) -> Iterator[str]:
+    """The lines that say what would leave."""
+    words = {
+        "to": "to",
+        "columns": "of columns",
+        "cells": "of their values",
+        "models_down": "receives, models a round",
+        "models_up": "sends, models a round",
+        "bytes_per_model": "bytes of a model",
+        "traffic": "models at most",
+        "tells": "tells of itself",
+        "trials": "trials",
+        "loss": "training loss",
+        "uncovered": "past the noise",
+        "faults": "errors",
+        "presence": "the network shows",
+        "samples": "also sends",
+        "scores": "scores",
+        "most": "never more than",
+        "stays": "stays in the silo",
+        "epsilon": "privacy loss epsilon",
+        "total": "of all on this data",
+    }
+    for key, word in words.items():
+        if leaves.get(key) is not None:
+            yield f"{word:<24} {leaves[key]}"

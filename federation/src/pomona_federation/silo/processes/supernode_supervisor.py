@@ -1,0 +1,221 @@
+"""A silo's policy of supervision: one SuperNode, kept connected for weeks without attention."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pomona.core.errors import ConfigError, ProtocolError, StorageError
+from pomona.core.files import LONG, content
+from pomona.storage.atomic_io import publish
+from pomona.storage.lock import locked
+from pomona_federation.agreement import Federation
+from pomona_federation.flower_bundle import pinned
+from pomona_federation.silo.connection.standing import REFUSALS, Standing, ask_standing, explained
+from pomona_federation.silo.connection.watchdog import (
+    HEARTBEAT,
+    PATIENCE,
+    ConnectionState,
+    ask_health,
+    connected,
+    stuck,
+)
+from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.processes import runtime_secret, supernode
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.studies import own_state
+from pomona_federation.silo.studies.rules_in_force import rules
+from pomona_federation.silo.studies.study_watch import StudyWatch
+from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
+from pomona_federation.supervision.processes import environment, reap
+from pomona_federation.supervision.status_files import NODE, NodeStatus
+from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
+
+TICK = 1.0
+PROBE = 30.0  # seconds between requests to the server
+# seconds before the next start, doubled by each failure; SuperLink counts a lost node as connected for a minute
+FIRST, LONGEST = 5.0, 600.0
+STEADY = 300.0  # seconds of connection after which a node is as good as new
+UNFINISHED = ".node"  # what the status file is called until it is whole; a report is written in its folder, too
+TAIL = 20_000  # bytes of a log that hold a node's last words, tracebacks included
+
+
+@dataclass
+class SiloPolicy:
+    """Keeps one SuperNode going, until a signal.
+
+    Args:
+        state: the silo's folder for what changes.
+        online: whether a process is connected.
+        reach: raises ProtocolError while the server cannot be reached.
+        say: receives every line that people should read.
+        standing: how the server says that this silo stands, asked once a node was refused.
+        studies: asks the server about studies, and takes in those that are new.
+    """
+
+    state: Path
+    online: Callable[[int], bool]
+    reach: Callable[[], object]
+    say: Callable[[str], None]
+    standing: Callable[[], Standing] = lambda: "unsaid"
+    studies: Callable[[], None] = lambda: None
+    _written: NodeStatus | None = None
+    _failures: int = 0  # without a steady connection between them
+    _restarts: int = 0
+    _refusals: int = 0  # answers in a row that this silo was revoked
+    _revoked: str = ""
+    _unforeseen: str = ""  # the kind of the last fault of a probe that has been said
+
+    def watch(self, supervisor: Supervisor) -> Restart | str:
+        """Watch one life of the node, and say why it ended; return why it stays so, for a silo that was revoked."""
+        began = time.monotonic()
+        reason, code, steady = self._life(supervisor)
+        if reason in REFUSED:
+            standing = self.standing()
+            self._refusals = self._refusals + 1 if standing == "revoked" else 0
+            reason = explained(standing, reason, self._refusals)
+        else:
+            self._refusals = 0
+        if self._refusals >= REFUSALS:
+            self._revoked = reason
+            return reason
+        self._failures, self._restarts = 1 if steady else self._failures + 1, self._restarts + 1
+        lived = time.monotonic() - began if steady else 0.0
+        delay = max(0.0, backoff(self._failures, FIRST, LONGEST) - lived)
+        self.say(f"the node ended ({reason}); it starts again in {delay:.0f} s")
+        self._tell("restarting", reason, code)
+        return Restart(delay)
+
+    def stopped(self, _: BaseException | None, /) -> None:
+        """Write that the node has been stopped, or that it stopped since it was revoked."""
+        self._tell("revoked" if self._revoked else "stopped", self._revoked)
+
+    def _life(self, supervisor: Supervisor) -> tuple[str, int | None, bool]:
+        """Start the node; return why it ended, its exit code, and whether it had been steadily connected."""
+        process = supervisor.start()
+        self._tell("starting")
+        seen: list[ConnectionState] = []
+        first: float | None = None
+        last, probed = 0.0, float("-inf")
+        reachable = False
+        while supervisor.alive:
+            now = time.monotonic()
+            if now - probed >= PROBE:
+                reachable, probed = self._reachable(), now
+                if reachable:
+                    self.studies()
+                reap({process.pid})
+            online = self.online(process.pid)
+            if online:
+                first, last = first or now, now
+            seen = [s for s in [*seen, ConnectionState(now, online, reachable)] if s.time >= now - 2 * PATIENCE]
+            recent = first is not None and now - last < 2 * HEARTBEAT
+            self._tell("connected" if recent else "starting" if reachable else "waiting")
+            if stuck(seen):
+                return f"no connection in {PATIENCE:.0f} s although the server can be reached", None, False
+            time.sleep(TICK)
+        supervisor.settle()
+        steady = first is not None and last - first > STEADY
+        return exit_reason(process.returncode, supervisor.log), process.returncode, steady
+
+    def _reachable(self) -> bool:
+        try:
+            self.reach()
+        except ProtocolError:
+            return False
+        except Exception as fault:  # whatever a server answers with, it ends no supervisor
+            if (kind := type(fault).__name__) != self._unforeseen:
+                self._unforeseen = kind
+                self.say(f"whether the server can be reached cannot be found out: a {kind}")
+            return False
+        return True
+
+    def _tell(self, state: str, reason: str = "", code: int | None = None) -> None:
+        """Write ``node.json`` where something has changed; a disk that is full does not end the node."""
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        news = NodeStatus(state=state, since=since, restarts=self._restarts, reason=reason, code=code)
+        if self._written and self._written == news.model_copy(update={"since": self._written.since}):
+            return
+        self._written = news
+        with suppress(OSError):
+            publish(self.state / "node", [news.model_dump_json().encode()], lambda _: NODE, UNFINISHED)
+
+
+REASONS = {
+    "[code: 2004]": "the server refuses this silo's key: it was revoked or never added, or after a crash its last "
+    "connection still counts, for a minute; if it stays so, ask the server's administrator",
+    "[code: 2001]": "the server admits no silo without a key: compare insecure in its federation.toml and in this one",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not the federation's: `pomona silo check`",
+    "the proxy refuses (": "the proxy refuses this silo's password, or the way to the server: `pomona silo check`",
+    "address already in use": "its port is taken: set another one in silo.toml",
+    # Flower interrupts itself when a request is answered 401, and says no more than that it ended.
+    "SuperNode terminated gracefully": "the server refuses this silo's key: it was revoked, or the clocks differ; "
+    "`pomona silo check` compares the clocks; if they agree, ask the server's administrator",
+}
+
+REFUSED = {REASONS["[code: 2004]"], REASONS["SuperNode terminated gracefully"]}  # which the server can explain
+
+
+def exit_reason(code: int | None, log: Path) -> str:
+    """Return why a node ended, by the end of its log, in a line that names no path."""
+    with suppress(OSError):
+        text = content(log, LONG)[-TAIL:].decode(errors="replace")
+        text = text.rpartition("Starting Flower SuperNode")[2]  # of this life, not of the one before
+        for sign, reason in REASONS.items():
+            if sign in text:
+                return reason
+    return f"exit code {code}; `pomona silo logs` has its last words"
+
+
+def run_node(folder: Path, say: Callable[[str], None]) -> None:
+    """Keep a silo kit's SuperNode going until a signal.
+
+    Raises:
+        PomonaError: nothing has been started, or this silo was revoked.
+        SystemExit, KeyboardInterrupt: after everything has been stopped.
+    """
+    folder = folder.absolute()
+    silo, federation = SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml")
+    app, key = pinned(folder), folder / "keys" / "silo.key"
+    if not federation.insecure and not key.is_file():
+        raise ConfigError(f"{key} is missing; put the private key of this silo there, readable by its owner alone")
+    from pomona_federation.silo.connection.http_client import client
+
+    os.umask(0o077)
+    state = folder / "state"
+    origin = own_state.begin(folder)
+    holding = list(rules(folder, silo, origin))
+    try:
+        with locked(state):
+            home = state / "flwr"
+            home.mkdir(mode=0o700, exist_ok=True)
+            way = WayOut.of(folder, silo, federation)
+            client(way).close()  # raises here for files that cannot be used, and not again and again in the node
+
+            own = LogFile(state / "logs" / SUPERVISOR)
+
+            def tell(text: str) -> None:
+                own.write(text)
+                say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
+
+            tell(f"{silo.name} attends {federation.name} at {federation.server}")
+            for line in holding:
+                tell(f"warning: {line.text}" if line.foreign else line.text)
+            runtime_secret.renew(folder)
+            command, log = supernode.command(folder, silo, federation, app), state / "logs" / "supernode.log"
+            policy = SiloPolicy(
+                state,
+                lambda pid: connected(pid, way.port, silo.port),
+                lambda: ask_health(way),
+                tell,
+                lambda: ask_standing(way, key),
+                StudyWatch(folder, tell).look,
+            )
+            why = Supervisor(command, environment(home), log).run(policy)
+            own.write(why, "ERROR")
+            raise ProtocolError(why)
+    except OSError as fault:
+        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault

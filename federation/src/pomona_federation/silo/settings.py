@@ -1,0 +1,121 @@
+"""A silo's own settings, ``silo.toml``. They never leave the silo."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from pomona.core.errors import ConfigError
+from pomona.core.settings import Settings
+from pomona.core.toml import named, read_file, validated
+from pomona.data.settings import DataSettings
+from pomona_federation.address import Address
+from pomona_federation.agreement import SiloName
+from pomona_federation.study import StudyName
+
+PATHS = ("path", "dir", "train", "validation", "test", "proxy_password_file")
+SLOWEST = 2.0  # megabits a second: eight pieces of 5 MiB at a time, each within the 300 s that the gate gives it
+
+
+def proxy_address(url: str) -> Address:
+    """The address in a proxy's URL, with its scheme's port where it names none. Raises ValueError."""
+    scheme, mark, rest = url.removesuffix("/").partition("://")
+    usual = {"http": 80, "https": 443}
+    if not mark or scheme not in usual or "@" in rest:
+        raise ValueError("give http://HOST:PORT; name and password go into proxy_user and proxy_password_file")
+    return Address.parse(f"{rest}:{usual[scheme]}" if re.fullmatch(r"[^:]+|\[.*\]", rest) else rest)
+
+
+def _proxy(url: str) -> str:
+    if url:
+        proxy_address(url)
+    return url
+
+
+ProxyUrl = Annotated[str, AfterValidator(_proxy)]
+
+
+class SiloFile(Settings):
+    """A silo's own settings: its data, its device, its way out."""
+
+    name: SiloName = Field(description="the silo's name in the federation")
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda, or one GPU: cuda:1")
+    port: int = Field(9094, ge=1, lt=1 << 16, description="local port of Flower's runtime, one per silo on a machine")
+    threads: int = Field(
+        1, ge=1, le=1024, description="threads of PyTorch; the bits of a model are the same everywhere with 1 alone"
+    )
+    keep_data_mb: int = Field(
+        256, ge=0, le=2**20, description="data that the silo keeps in memory between messages (CSV, NPZ); 0 for none"
+    )
+    proxy: ProxyUrl = Field("", description="proxy on the way to the server, http://HOST:PORT; none if empty")
+    proxy_user: str = Field("", pattern=r"^[^:\s]*$", max_length=200, description="name that the proxy asks for")
+    proxy_password_file: Path | None = Field(
+        None, description="file with the password that the proxy asks for, mode 0600"
+    )
+    max_upload_mb: float | None = Field(None, gt=0, description="a round that would send more is refused")
+    max_download_mb: float | None = Field(None, gt=0, description="a task that brings more is refused")
+    max_upload_mbit_s: float | None = Field(
+        None, ge=SLOWEST, description="most megabits a second that are sent to the server"
+    )
+    max_download_mbit_s: float | None = Field(
+        None, ge=SLOWEST, description="most megabits a second that are taken from the server"
+    )
+    accept_epsilon: float | None = Field(
+        None, gt=0, description="most privacy loss that one study may cost; then none without noise runs"
+    )
+    accept_epsilon_total: float | None = Field(
+        None, gt=0, description="most that all studies on the same data may cost together; then none without noise runs"
+    )
+    accept_delta_total: float | None = Field(
+        None, gt=0, lt=1, description="most that their deltas may add up to; 1 / n where accept_epsilon_total is set"
+    )
+    data: DataSettings = Field(description="the silo's data, as section data of a run")
+    views: dict[StudyName, DataSettings] = Field(
+        {}, max_length=1000, description="further data of the silo by name, for studies that ask for them"
+    )
+    code: tuple[str, ...] = Field(
+        (), max_length=1000, description="own code, as module:name, that studies of the server may run here"
+    )
+
+    @model_validator(mode="after")
+    def _alone(self) -> Self:
+        for name, data in {"data": self.data, **{f"views.{name}": view for name, view in self.views.items()}}.items():
+            if len(data.clients) > 1:
+                raise ValueError(f"{name}.clients names {len(data.clients)} clients; a silo is one")
+        if bool(self.proxy_user) != bool(self.proxy_password_file) or (self.proxy_user and not self.proxy):
+            raise ValueError("proxy_user and proxy_password_file go together, and with proxy; name all three")
+        return self
+
+    def viewed(self, view: str) -> "SiloFile":
+        """The settings with a view's data in the place of section data; "" for that. Raises ConfigError."""
+        if not view:
+            return self
+        if view not in self.views:
+            raise ConfigError(f"silo.toml has no [views.{view}], which the study asks for; describe the data there")
+        return self.model_copy(update={"data": self.views[view]})
+
+    @classmethod
+    def load(cls, path: Path) -> "SiloFile":
+        """Read and check a ``silo.toml``; paths in it are relative to its folder.
+
+        Raises ConfigError naming the file and every bad key or value.
+        """
+        tree = named(read_file(path))
+        try:
+            return validated(cls, _anchored(tree, path.parent))
+        except ConfigError as fault:
+            raise ConfigError(f"{path}: {fault}") from None
+
+
+def _anchored(data: Any, folder: Path) -> Any:
+    """Settings with the paths in them made absolute."""
+    if isinstance(data, list):
+        return [_anchored(part, folder) for part in data]
+    if not isinstance(data, dict):
+        return data
+    home = folder.absolute()
+    return {
+        key: str(home / value) if key in PATHS and isinstance(value, str) else _anchored(value, folder)
+        for key, value in data.items()
+    }

@@ -1,0 +1,156 @@
+"""Consent by rule: whether a study fits a silo's ``policy.toml``.
+
+First what its text says, then its sizes by the shapes of its tensors, and only then what takes memory and reads data.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from pomona.core.errors import worded
+from pomona.core.memory import enough
+from pomona.privacy.epsilon_accounting import ROUNDING
+from pomona_federation.agreement import Federation
+from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy, policy_sha256
+from pomona_federation.silo.studies.consent_terms import local_now
+from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.studies.silo_in_study import Silo
+from pomona_federation.silo.studies.study_facts import StudyFacts, StudyText, Traffic, facts, outlined
+from pomona_federation.study import Study
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a policy says of a study, and why in one line.
+
+    ``of_data``: it took a look at the data. A server that hears such a refusal could ask by it, study by study, whether
+    some row holds a value; so no rule sends one.
+    """
+
+    accepts: bool
+    why: str
+    of_data: bool = False
+
+
+def misfits(
+    policy: ConsentPolicy, study: Study, federation: Federation, text: StudyText, tasks: AbstractSet[str], today: date
+) -> Iterator[str]:
+    """What of a study's text does not fit a policy, each in a few words.
+
+    Args:
+        policy: the silo's.
+        study: as the server has offered it.
+        federation: with the study's terms.
+        text: what it says.
+        tasks: SHA-256 of the sections task that the data were read by with a person's consent.
+        today: the day on the silo's clock.
+    """
+    if study.kind not in policy.kinds:
+        yield f"kind {study.kind} is not among {', '.join(policy.kinds)}"
+    if policy.methods and text.trains and text.method not in policy.methods:
+        yield f"method {text.method} is not among {', '.join(policy.methods)}"
+    if policy.models and text.model and text.model not in policy.models:
+        yield f"model {text.model} is not among {', '.join(policy.models)}"
+    for name, sha256 in text.files.items():
+        if sha256 not in policy.files:
+            yield f"{name}, SHA-256 {sha256[:16]}, is not among files"
+    if text.task and text.task not in {*policy.tasks, *tasks}:
+        yield f"no person has accepted a study with its [task] on this data, and {text.task} is not among tasks"
+    for name in text.acknowledge:
+        if name not in policy.acknowledge:
+            yield f"{name}, which its noise does not cover, is not among acknowledge"
+    if policy.views and study.view not in policy.views:
+        yield f"view {study.view or '[data]'} is not among {', '.join(v or '[data]' for v in policy.views)}"
+    if federation.places < policy.members:
+        yield f"at most {federation.places} silos, fewer than members = {policy.members}"
+    if federation.survey and federation.survey.least < policy.least_count:
+        yield f"survey.least = {federation.survey.least}, fewer than least_count = {policy.least_count}"
+    if policy.rounds is not None and text.rounds > policy.rounds:
+        yield f"{text.rounds} rounds, more than {policy.rounds}"
+    if text.epochs > policy.epochs_in_all:
+        yield f"{text.epochs} passes over the training data, more than epochs_in_all = {policy.epochs_in_all}"
+    if federation.deadline > policy.deadline:
+        yield f"a round may take {federation.deadline:g} s, more than deadline = {policy.deadline:g}"
+    if policy.not_after and today > policy.not_after:
+        yield f"not_after = {policy.not_after} has passed"
+
+
+def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
+    """What a study would take on this silo's data beyond what a policy allows, each in a few words."""
+    total = found.total
+    if policy.accept_epsilon_total is not None and total.epsilon > policy.accept_epsilon_total:
+        yield f"all on this data may cost {total}, more than {policy.accept_epsilon_total:g}"
+    if policy.accept_delta_total is not None and total.delta > policy.accept_delta_total * (1 + ROUNDING):
+        yield f"all on this data may cost {total}, more than delta {policy.accept_delta_total:g}"
+    yield from oversizes(policy, found.traffic)
+
+
+def oversizes(policy: ConsentPolicy, traffic: Traffic) -> Iterator[str]:
+    """What would travel beyond what a policy allows, each in a few words."""
+    if policy.mb_a_round is not None and traffic.mb_a_round > policy.mb_a_round:
+        yield f"{traffic.mb_a_round:.3g} MB a round, more than {policy.mb_a_round:g}"
+    if policy.mb_in_all is not None and traffic.mb_in_all > policy.mb_in_all:
+        yield f"{traffic.mb_in_all:.3g} MB in all, more than {policy.mb_in_all:g}"
+
+
+def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
+    """What a kit's policy says of a study; what cannot be found out does not fit, whatever the reason."""
+    silo, read = Silo(kit, known), False
+    try:
+        _ = silo.file  # which has the study's view of the data, or has not
+        federation, text = silo.federation, StudyText.of(silo.federation)
+        tasks = _by_hand(kit, known.study.view)
+        wrong = list(misfits(policy, known.study, federation, text, tasks, local_now().date()))
+        if wrong := wrong or list(oversizes(policy, outlined(federation))):
+            return Verdict(False, "; ".join(wrong))
+        read = True
+        with enough(f"study {known.study.name}", "let a person decide, on a machine with more memory"):
+            silo.require_affordable("")
+            found = facts(silo)
+    except Exception as fault:  # of own code, an allocator, a driver: it is the study's, and ends no judging of others
+        return Verdict(False, worded(fault), read)
+    if wrong := list(excesses(policy, found)):
+        return Verdict(False, "; ".join(wrong), read)
+    if federation.survey:
+        return Verdict(True, f"kind survey, least count {federation.survey.least}, {found.cost}", read)
+    size = f"{found.traffic.rounds} rounds, {found.traffic.mb_in_all:.3g} MB in all"
+    how = f"method {text.method}, " if text.trains else ""
+    return Verdict(True, f"kind {known.study.kind}, {how}model {text.model}, {size}, {found.cost}", read)
+
+
+def _by_hand(kit: Path, view: str) -> set[str]:
+    """SHA-256 of the sections task of what people here have accepted on a view: that the data fit them is known.
+
+    Who starts a kit that came with a study has accepted that.
+    """
+    accepted = [k.study for k in KnownStudies(kit).all if k.standing == "accepted" and k.terms is None]
+    studies = (Federation.read(kit / "federation.toml"), *accepted)
+    return {study.tasked.sha256 for study in studies if study.tasked and study.view == view}
+
+
+def decided(kit: Path, known: KnownStudy) -> KnownStudy:
+    """Apply a kit's policy to a study that waits; what it does not decide goes on waiting, with what did not fit.
+
+    A study at which the process was killed, as the kernel does where memory is short, says so and is not judged again
+    by the same rules: it would be met again for ever, and the studies after it never.
+
+    Raises ConfigError for a policy that cannot be read, and OSError.
+    """
+    policy = ConsentPolicy.of(kit)
+    if policy is None:
+        return known
+    studies, sha256 = KnownStudies(kit), policy_sha256(kit)
+    killed = f"the process that applied {FILE} ({sha256[:16]}) to it was killed; decide by hand, or change {FILE}"
+    if known.why == killed:
+        return known
+    before, known = known.why, studies.remark(known, killed)
+    try:
+        said = verdict(policy, kit, known)
+        if not said.accepts and (said.of_data or policy.otherwise == "ask"):
+            return studies.remark(known, said.why)
+        return studies.decide(known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, sha256)
+    except BaseException:  # an end that was asked for is no kill
+        studies.remark(known, before)
+        raise

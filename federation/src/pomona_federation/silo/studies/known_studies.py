@@ -1,0 +1,295 @@
+"""The studies that a silo knows, in ``state/studies/``: what each says, and what its administrator decided on it.
+
+A study's folder is named after it and its hash. Beside ``study.json`` lies what the silo keeps for that study alone.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pomona.core.bounds import Line, Sha256, plain
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.settings import Settings
+from pomona.storage.lock import waiting_lock
+from pomona_federation.agreement import Federation
+from pomona_federation.audit import Audit, last_line
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.silo.history import FILE as HISTORY
+from pomona_federation.silo.machine import seal
+from pomona_federation.silo.studies.consent_terms import ConsentTerms
+from pomona_federation.silo.studies.own_state import begin
+from pomona_federation.study import Study
+from pomona_federation.study_kinds import MOST_TRIALS, TRIALS
+
+STUDIES, FILE = "studies", "study.json"
+ANSWERS = "survey.json"  # a survey's, in its study's folder
+MOST, MOST_BYTES = 100, 2**26  # of studies that a silo keeps, and that nobody has accepted, or a rule for nothing yet
+LEAST = 8  # digits of its hash that name a study
+DECISION = ("event", "study", "agreement", "by", "why", "terms")  # of a line in the audit log
+BEGUN = (HISTORY, ANSWERS)  # what a study's folder holds once the silo has answered in it
+Standing = Literal["pending", "accepted", "declined"]
+
+
+_QUIET: dict[Path, tuple[int, ...]] = {}  # files of studies with nothing to tell a server, as they were then
+
+
+class KnownStudy(Settings):
+    """A study and the decision on it.
+
+    Attributes:
+        agreement: its hash, computed here.
+        by, when, why: who decided, when, and by which rule of policy.toml or for which reason.
+        told: whether the server knows.
+        terms: what it is held to since it was accepted by rule; None where a person has decided.
+        trials: the hashes of a search's trials, computed here; who accepts the search accepts them all.
+    """
+
+    agreement: Sha256
+    study: Study
+    standing: Standing = "pending"
+    by: Line = ""
+    when: Line = ""
+    why: Line = ""
+    told: bool = Field(False, description="whether the server knows the decision")
+    terms: ConsentTerms | None = None
+    trials: tuple[Sha256, ...] = Field((), max_length=MOST_TRIALS, description="hashes of a search's trials")
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        """The decision as its line in the audit log has it."""
+        about = {"event": self.standing, "study": self.study.name, "agreement": self.agreement, "by": self.by}
+        about |= {"why": self.why} if self.why else {}
+        return about | ({"terms": self.terms.model_dump(mode="json")} if self.terms else {})
+
+    @property
+    def seal(self) -> str:
+        """This machine's seal of the decision. Raises StorageError."""
+        return seal("decision", json.dumps(self.decision, sort_keys=True))
+
+    def require_accepted(self) -> None:
+        """Raise ProtocolError unless it was accepted."""
+        if self.standing == "pending":
+            raise ProtocolError(
+                f"study {self.study.name} waits for this silo's administrator; there: pomona silo studies"
+            )
+        if self.standing == "declined":
+            raise ProtocolError(f"study {self.study.name} was declined by this silo")
+
+    def trial(self, agreement: str) -> int | None:
+        """Which trial of a search a hash is that of; None for a study that is no search.
+
+        Raises ProtocolError for the hash of a search itself, under which nothing runs.
+        """
+        if not self.trials:
+            return None
+        if agreement not in self.trials:
+            raise ProtocolError(f"study {self.study.name} is a search: its trials run, each by its own hash")
+        return self.trials.index(agreement)
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """What tells a file from what it was before: inode, size, and times of its last change. Raises OSError."""
+    seen = path.stat()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+@dataclass(frozen=True)
+class KnownStudies:
+    """The studies in a silo's kit."""
+
+    kit: Path
+    foreign: bool = False  # whether decisions of another machine are shown, too: those of a backup
+
+    @property
+    def all(self) -> list[KnownStudy]:
+        """All of them, by name. Raises StorageError for a file that cannot be read."""
+        return list(self._found())
+
+    @property
+    def hashes(self) -> set[str]:
+        """The hashes of all, by their folders; no study is read."""
+        return {path.parent.name.rpartition("-")[2] for path in self._files()}
+
+    def untold(self) -> list[KnownStudy]:
+        """Studies with a decision that the server may not know, by name.
+
+        A process reads each but once while its file stays as it is and has nothing to tell: they may be large, and a
+        supervisor asks often. Raises StorageError for a file that cannot be read.
+        """
+        found = []
+        for path in self._files():
+            with suppress(FileNotFoundError):
+                seen = stamp(path)
+                if _QUIET.get(path) == seen:
+                    continue
+                known = self._backed(read_json(KnownStudy, path))
+                if known and known.standing != "pending" and not known.told:
+                    found.append(known)
+                else:
+                    _QUIET[path] = seen
+        return found
+
+    def find(self, agreement: str) -> KnownStudy | None:
+        """The study of a hash, or of that of one of its trials, if it is known."""
+        found = (known for own in (f"*-{agreement}", f"*/{TRIALS}/*-{agreement}/../..") for known in self._found(own))
+        return next((known for known in found if agreement in {known.agreement, *known.trials}), None)
+
+    def named(self, which: str) -> KnownStudy:
+        """The study of a name, or of eight or more first digits of its hash. Raises ConfigError unless one alone is."""
+        sought = which.replace(" ", "")
+        by_hash = len(sought) >= LEAST
+        found = [k for k in self._found() if k.study.name == which or (by_hash and k.agreement.startswith(sought))]
+        if len(found) != 1:
+            how = "no study" if not found else f"{len(found)} studies"
+            raise ConfigError(f"{how} {which!r}; `pomona silo studies` lists names and hashes: give the hash")
+        return found[0]
+
+    def home(self, known: KnownStudy, trial: int | None = None) -> Path:
+        """The folder of what the silo keeps for a study, or for a trial of a search.
+
+        It is named by all of the hash, of which a server could choose a part.
+        """
+        home = self.kit / "state" / STUDIES / f"{known.study.name}-{known.agreement}"
+        return home if trial is None else home / TRIALS / f"{trial:03d}-{known.trials[trial]}"
+
+    def homes(self, known: KnownStudy) -> list[Path]:
+        """The folders of its rounds: of a search those of its trials, in their order."""
+        return [self.home(known, trial) for trial in range(len(known.trials))] or [self.home(known)]
+
+    def agreed(self, standing: Federation, known: KnownStudy, trial: int | None = None) -> Federation:
+        """The federation with a study's terms, or a trial's; first weights come from the kit's folder ``weights``."""
+        whole = standing.under(known.study.placed(self.kit))
+        return whole if trial is None else whole.trials()[trial]
+
+    def propose(self, known: KnownStudy) -> None:
+        """Keep a study that the server offers; what is known already stays as it is.
+
+        Raises ProtocolError where the server offers more than a silo keeps without a word of its administrator, and
+        OSError.
+        """
+        with self._alone():
+            if self.find(known.agreement) is None:
+                self._require_room(known)
+                self._write(known)
+                with Audit(self.kit / "state" / "audit.jsonl") as audit:
+                    audit.write("proposed", study=known.study.name, agreement=known.agreement)
+
+    def decide(
+        self,
+        known: KnownStudy,
+        accepted: bool,
+        by: str,
+        why: str = "",
+        terms: ConsentTerms | None = None,
+        policy: str = "",
+    ) -> KnownStudy:
+        """Write a decision down: in the silo's audit log first, then where tasks are judged by it. Raises OSError.
+
+        Args:
+            known: the study.
+            accepted: or declined.
+            by: who or what has decided.
+            why: for which reason.
+            terms: what the study is held to; None for nothing but its agreement.
+            policy: SHA-256 of the file of rules that has decided, if any; rules decide on nothing that somebody has
+                decided on since they were applied.
+
+        Returns:
+            The study as it stands now.
+        """
+        standing: Standing = "accepted" if accepted else "declined"
+        by, why = plain(by), plain(why)  # as they are read again
+        when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
+        news = {"standing": standing, "by": by, "when": when, "why": why, "told": False, "terms": terms}
+        with self._changing(known) as now:
+            if policy and now.standing != "pending":
+                return now
+            made = known.model_copy(update=news)
+            with Audit(self.kit / "state" / "audit.jsonl") as audit:
+                audit.write(**made.decision, seal=made.seal, **({"policy": policy} if policy else {}))
+            return self._write(made)
+
+    def remark(self, known: KnownStudy, why: str) -> KnownStudy:
+        """Write down why a study waits for its administrator, if it still does. Returns it as it stands now.
+
+        Raises OSError.
+        """
+        with self._changing(known) as now:
+            return self._write(now.model_copy(update={"why": why})) if now.standing == "pending" else now
+
+    def reseal(self) -> None:
+        """Write the decisions of a restored kit as this machine's into its audit log. Raises StorageError."""
+        with Audit(self.kit / "state" / "audit.jsonl") as audit:
+            for known in KnownStudies(self.kit, foreign=True).all:
+                if known.standing != "pending":
+                    audit.write(**known.decision, seal=known.seal)
+
+    def told(self, known: KnownStudy) -> None:
+        """The server knows this decision; another one, made since, it still has to hear of. Raises OSError."""
+        with self._changing(known) as now:
+            if now == known:
+                self._write(known.model_copy(update={"told": True}))
+
+    @contextmanager
+    def _changing(self, known: KnownStudy) -> Iterator[KnownStudy]:
+        """A study as it stands now, which no other process changes meanwhile."""
+        with self._alone():
+            yield self.find(known.agreement) or known
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Hold the studies against other processes: a command, or who asks the server.
+
+        Raises as ``own_state.begin``.
+        """
+        begin(self.kit)
+        return waiting_lock(self.kit / "state" / ".studies.lock")
+
+    def _require_room(self, known: KnownStudy) -> None:
+        """No server fills a silo's disk with studies that no person has accepted, and that nothing was done in."""
+        idle = [k for k in self._found() if k.standing != "accepted" or (k.terms is not None and not self._begun(k))]
+        size = sum(len(k.study.text) for k in (*idle, known))
+        if len(idle) >= MOST or size > MOST_BYTES:
+            raise ProtocolError(
+                f"{len(idle)} studies, with {size / 1e6:.0f} MB, were offered, and not accepted or not begun; remove "
+                f"the folders of old ones from state/{STUDIES}, and ask the server's operator"
+            )
+
+    def _begun(self, known: KnownStudy) -> bool:
+        return any((home / name).exists() for home in self.homes(known) for name in BEGUN)
+
+    def _files(self, folders: str = "*") -> Iterator[Path]:
+        homes = sorted((self.kit / "state" / STUDIES).glob(folders))
+        return (home / FILE for home in homes if (home / FILE).is_file())
+
+    def _found(self, folders: str = "*") -> Iterator[KnownStudy]:
+        for path in self._files(folders):
+            if known := self._backed(read_json(KnownStudy, path)):
+                yield known
+
+    def _backed(self, known: KnownStudy | None) -> KnownStudy | None:
+        """A study as its file has it; one whose decision has no line in the audit log waits, and says so.
+
+        The last line on a study is what was decided on it: by whom, why and under which terms; sealed on this machine.
+        """
+        if known is None or known.standing == "pending":
+            return known
+        log = self.kit / "state" / "audit.jsonl"
+        last = last_line(log, {"accepted", "declined"}, known.agreement)
+        said = last is not None and {key: last[key] for key in DECISION if key in last} == known.decision
+        if last is not None and said and (self.foreign or last.get("seal") == known.seal):
+            return known
+        why = f"{FILE} says {known.standing} by {known.by}, without its line in the audit log: decide on it here"
+        return known.model_copy(update={"standing": "pending", "by": "", "when": "", "why": why, "terms": None})
+
+    def _write(self, known: KnownStudy) -> KnownStudy:
+        home = self.home(known)
+        for folder in (home, *(self.home(known, trial) for trial in range(len(known.trials)))):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(home / FILE, known)
+        return known

@@ -1,0 +1,90 @@
+"""Whether a silo's ``state/`` was made on this machine: ``state/origin.json``, made when the silo first works there.
+
+A kit comes from somebody else, and all that lies in ``state/`` is obeyed: noise keys, ledgers, budgets, decisions. The
+mark is keyed by the machine's id, which no maker of a kit knows. It does not travel: a backup that is restored, on
+whatever machine, is marked there.
+"""
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from pydantic import Field
+
+from pomona.core.bounds import Sha256, plain
+from pomona.core.errors import ConfigError
+from pomona.core.settings import Settings
+from pomona.storage.atomic_io import writing
+from pomona.storage.lock import LOCK
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.silo.machine import seal, sealed
+from pomona_federation.silo.studies.consent_rules import policy_sha256
+
+FILE, STATE = "origin.json", "silo state"
+SHOWN = 5  # files that a refusal names
+
+
+class Origin(Settings):
+    """The mark of a state that was made here.
+
+    ``policy``: SHA-256 of the rules of consent that lay in the kit at that time; "" for none.
+    """
+
+    mark: Sha256
+    policy: str = Field("", pattern="^([0-9a-f]{64})?$")
+
+
+def begin(kit: Path) -> Origin:
+    """The origin of a kit's state, marked as made here where there was none yet.
+
+    Raises:
+        ConfigError: the state holds what was not made on this machine, by name.
+        StorageError: it cannot be read or marked.
+    """
+    if known := origin(kit):
+        return known
+    state = kit / "state"
+    with writing(state):
+        state.mkdir(mode=0o700, exist_ok=True)
+    return mark(kit, policy_sha256(kit))
+
+
+def origin(kit: Path) -> Origin | None:
+    """The origin of a kit's state; None where it holds nothing yet. Raises as ``begin``."""
+    state = kit / "state"
+    known = read_json(Origin, state / FILE) if state.is_dir() and not state.is_symlink() else None
+    if known and sealed(known.mark, STATE, known.policy):
+        return known
+    if found := list(islice(_strange(state), SHOWN + 1)):
+        names = ", ".join(plain(name, 120) for name in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
+        raise ConfigError(
+            f"{state} holds what was not made on this machine ({names}); a kit comes without: remove it. If it is this "
+            "silo's own, from another machine: `pomona silo backup` it, then `pomona silo restore` into a new folder"
+        )
+    return None
+
+
+def mark(kit: Path, policy: str = "") -> Origin:
+    """Mark a kit's state as made here. Raises StorageError."""
+    made = Origin(mark=seal(STATE, policy), policy=policy)
+    with writing(kit / "state"):
+        write_json(kit / "state" / FILE, made)
+    return made
+
+
+def _strange(state: Path) -> Iterator[str]:
+    """What lies in a state by its path in the kit, and folders that cannot be listed; no lock, no empty folder."""
+    if state.is_symlink() or (state.exists() and not state.is_dir()):
+        yield state.name
+    elif state.exists():
+        closed: list[OSError] = []  # folders that can be entered by name, and not listed
+        inside = [
+            Path(place, name)
+            for place, folders, files in os.walk(state, onerror=closed.append)
+            for name in (*files, *(name for name in folders if Path(place, name).is_symlink()))
+        ]
+        for path in sorted([*inside, *(Path(fault.filename) for fault in closed)]):
+            name = str(path.relative_to(state.parent))
+            if name != f"{state.name}/{LOCK}":
+                yield name

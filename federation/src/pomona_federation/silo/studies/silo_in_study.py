@@ -1,0 +1,165 @@
+"""A silo's kit at work for one study: what was agreed, the own data, its signature and what a run may cost."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from pomona.core.errors import ConfigError, PrivacyError, ProtocolError
+from pomona.methods.base import Method
+from pomona.scenario import Scenario
+from pomona_federation.agreement import Federation
+from pomona_federation.pki.signatures import Signer
+from pomona_federation.silo.audited import write
+from pomona_federation.silo.data.silo_scenario import own_scenario, worst_cost
+from pomona_federation.silo.privacy.privacy_budget import Claim, Cost, Most, PrivacyBudget
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.studies.consent_terms import ConsentTerms
+from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
+
+
+@dataclass(frozen=True)
+class Silo:
+    """A silo's folder (its kit) and what lies in it, for one study: None for the one that the kit came with."""
+
+    folder: Path
+    study: KnownStudy | None = None
+    trial: int | None = None  # of a study that is a search
+
+    def working_for(self, agreement: str) -> "Silo":
+        """This silo in the study of that hash, if it has accepted it; else in the kit's own.
+
+        Raises ProtocolError for a study that waits for its administrator's word, or that was declined, and for an
+        unknown one where the kit came with none.
+        """
+        if known := KnownStudies(self.folder).find(agreement):
+            known.require_accepted()
+            return Silo(self.folder, known, known.trial(agreement))
+        if not self.federation.comes_with_study:
+            raise ProtocolError(f"this silo knows no study {agreement[:16]}; there: pomona silo studies --ask")
+        return self
+
+    @classmethod
+    def in_study(cls, folder: Path, which: str) -> "Silo":
+        """The silo of a kit in the study of a name or the first digits of its hash; "" for the kit's own.
+
+        Raises ConfigError where there is none.
+        """
+        if which:
+            return cls(folder, KnownStudies(folder).named(which))
+        silo = cls(folder)
+        if not silo.federation.comes_with_study:
+            raise ConfigError("this kit came with no study of its own; name one of `pomona silo studies` with --study")
+        return silo
+
+    @cached_property
+    def federation(self) -> Federation:
+        """What was agreed; section run is checked where it is needed, so that a refusal can be signed."""
+        standing = Federation.read(self.folder / "federation.toml")
+        return KnownStudies(self.folder).agreed(standing, self.study, self.trial) if self.study else standing
+
+    @cached_property
+    def agreement(self) -> str:
+        """The hash of what was agreed, which takes time: of a search it is of each trial's too."""
+        return self.federation.agreement
+
+    @cached_property
+    def file(self) -> SiloFile:
+        """The silo's own settings, with the data that the study asks for."""
+        return SiloFile.load(self.folder / "silo.toml").viewed(self.federation.view)
+
+    @property
+    def state(self) -> Path:
+        """The study's folder of what never leaves."""
+        return KnownStudies(self.folder).home(self.study, self.trial) if self.study else self.folder / "state"
+
+    @cached_property
+    def method(self) -> Method:
+        """The method agreed on."""
+        return self.federation.config().method.method()
+
+    @property
+    def terms(self) -> ConsentTerms:
+        """The terms under which the study was accepted; a person accepts without any, as does who starts a kit."""
+        return (self.study.terms if self.study else None) or ConsentTerms()
+
+    @property
+    def _most(self) -> Most:
+        """The most that all studies on the study's data may cost together.
+
+        Where it bounds epsilon and nobody says a delta, that is 1 / n for n training samples: at a delta of 1 / n a
+        study may tell one record outright.
+        """
+        said = [(of.accept_epsilon_total, of.accept_delta_total) for of in (self.file, self.terms)]
+        epsilon, delta = (min((m for m in each if m is not None), default=None) for each in zip(*said, strict=True))
+        if epsilon is not None and delta is None and not self.federation.survey:  # a survey has no delta
+            delta = 1 / max(1, len(self.own.partition.clients[0].train))
+        return Most(epsilon, delta)
+
+    @cached_property
+    def signer(self) -> Signer:
+        """Signs with this silo's key."""
+        return Signer(None if self.federation.insecure else self.folder / "keys" / "silo.key")
+
+    @cached_property
+    def own(self) -> Scenario:
+        """The silo's data, read and checked, as a scenario of one client."""
+        return own_scenario(self.file, self.federation)
+
+    def require_affordable(self, run: str) -> None:
+        """Raise PrivacyError if a whole run would cost more privacy than this silo accepts, for it or in all.
+
+        ``run``: its id; "" for any, before there is one.
+        """
+        most, before = self.file.accept_epsilon, PrivacyBudget(self.folder).unknown.epsilon
+        if most is not None and (worst := self._alone.epsilon) + before > most:
+            cost = f"epsilon {worst:.4g}" if isfinite(worst) else "privacy without bound, since noise does not cover it"
+            spent = f", after {before:.3g} that a restored backup did not know" if before else ""
+            raise PrivacyError(
+                f"the run would cost {cost}{spent}; accept_epsilon in silo.toml is {most:g}: do not take part, or "
+                "raise it"
+            )
+        PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
+
+    def claim(self, run: str) -> Claim:
+        """What a run of the study asks of this silo's privacy budget; "" for any run."""
+        study, agreement, survey = self.federation.study, self.agreement, self.federation.survey
+
+        def trained() -> Cost:
+            return worst_cost(self.own, PrivacyBudget(self.folder).runs(agreement, but=run).values())
+
+        return Claim(study, agreement, run, (lambda: self._alone) if survey else trained)
+
+    @property
+    def _alone(self) -> Cost:
+        """What one run costs at worst, by itself; without bound where it has no noise."""
+        survey = self.federation.survey
+        if survey is None:
+            return worst_cost(self.own)
+        return Cost(survey.noise.epsilon if survey.noise else inf)
+
+    def reserve(self, run: str) -> None:
+        """Reserve what a run costs at worst, once. Raises PrivacyError as ``require_affordable``."""
+        PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._most)
+
+    def reserve_in_all(self, token: str, epsilon: float) -> None:
+        """Reserve what the study's ledger may hold in all beyond its runs' reservations, for a restore, by its token.
+
+        Raises PrivacyError as ``require_affordable``.
+        """
+        more = Cost(epsilon - self.reserved)
+        if more.epsilon > 0:
+            made = Claim(self.federation.study, self.agreement, token, lambda: more)
+            PrivacyBudget(self.folder).reserve(made, self.file.data, self._most)
+
+    @property
+    def reserved(self) -> float:
+        """Epsilon that is reserved for all runs of the study: no server gets more."""
+        return sum(PrivacyBudget(self.folder).runs(self.agreement).values())
+
+
+def audited(silo: Silo, event: str, **fields: Any) -> None:
+    """A line in the silo's own audit log, as ``pomona_federation.silo.audited`` writes them."""
+    about = {"study": silo.study.study.name} if silo.study else {}
+    write(silo.folder, event, **about, **fields)

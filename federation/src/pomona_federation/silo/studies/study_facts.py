@@ -1,0 +1,194 @@
+"""What a study would do at this silo and what it would cost, found out on the silo's own data before anything runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pomona.config import Config
+from pomona.core.round import Roster
+from pomona.data.dataset import network_shape
+from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.run_checks import caution, cautions
+from pomona.federation.schedule import round_of
+from pomona.methods.base import Initial, Rows
+from pomona.models import MODELS, outline
+from pomona.models.packages import package
+from pomona.models.parameter_space import ParameterSpace
+from pomona.scenario import Scenario
+from pomona_federation.agreement import Federation
+from pomona_federation.messages.tensor_bytes import Encoding
+from pomona_federation.silo.data.silo_scenario import at_place, worst_cost
+from pomona_federation.silo.data.survey_preflight import readable
+from pomona_federation.silo.privacy.privacy_budget import Cost, PrivacyBudget
+from pomona_federation.silo.studies.silo_in_study import Silo
+
+ANY_RUN = ""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of models that a silo receives and sends in a round, without headers, and the rounds."""
+
+    down: int
+    up: int
+    rounds: int
+
+    @property
+    def mb_a_round(self) -> float:
+        """Megabytes both ways."""
+        return (self.down + self.up) / 1e6
+
+    @property
+    def mb_in_all(self) -> float:
+        """Megabytes both ways in all rounds."""
+        return self.mb_a_round * self.rounds
+
+    def __str__(self) -> str:
+        each = f"{self.down / 1e6:.3g} MB down and {self.up / 1e6:.3g} MB up a round"
+        return f"{each}, {self.mb_in_all:.3g} MB in {self.rounds} rounds"
+
+
+@dataclass(frozen=True)
+class StudyText:
+    """What a study says, whatever data a silo has.
+
+    Attributes:
+        method, model: their names; "" of a survey, which has none.
+        trains: whether something is trained, by that method.
+        task: SHA-256 of its section task; "" of a survey.
+        files: SHA-256 of first weights and of own code, by what people call them.
+        acknowledge: names of the releases past the noise that it acknowledges.
+        rounds: of all trials.
+        epochs: passes over the training data, by all models that the method trains there, in all rounds and trials.
+    """
+
+    method: str = ""
+    model: str = ""
+    trains: bool = False
+    task: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    acknowledge: tuple[str, ...] = ()
+    rounds: int = 0
+    epochs: int = 0
+
+    @classmethod
+    def of(cls, federation: Federation) -> "StudyText":
+        """That of a federation with the study's terms. Raises ConfigError for terms that cannot be run."""
+        if federation.survey:
+            return cls()
+        config = federation.config()
+        trials = [terms.config() for terms in federation.trials() or (federation,)]
+        weights = {"first weights": sha256} if (sha256 := config.model.init_sha256) else {}
+        return cls(
+            config.method.name,
+            config.model.name,
+            federation.evaluate is None,
+            federation.task.sha256,
+            weights | federation.own_code,
+            config.privacy.acknowledge if config.privacy else (),
+            sum(trial.rounds for trial in trials),
+            sum(map(_epochs, trials)),
+        )
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """What a study is on a silo's data.
+
+    Attributes:
+        cost: of the whole study at worst.
+        total: of all studies on the same data with this one.
+        traffic: of a silo.
+    """
+
+    cost: Cost
+    total: Cost
+    traffic: Traffic
+
+
+def facts(silo: Silo) -> StudyFacts:
+    """Find them out. Raises PomonaError where the data or the network do not fit the study."""
+    total = PrivacyBudget(silo.folder).total_with(silo.claim(ANY_RUN), silo.file.data)
+    if asked := silo.federation.survey:
+        readable(silo.file.data, asked)
+        return StudyFacts(silo.claim(ANY_RUN).worst(), total, Traffic(0, 0, 0))
+    trials = silo.federation.trials() or (silo.federation,)
+    return StudyFacts(worst_cost(silo.own), total, _in_all([traffic(silo.own, terms) for terms in trials]))
+
+
+def remarks(silo: Silo) -> list[str]:
+    """What a simulation on the own data would say before it starts: of data, network, method and settings.
+
+    Raises PomonaError as ``facts``.
+    """
+    runs = [terms.config() for terms in silo.federation.trials() or (silo.federation,)]
+    return list(dict.fromkeys([*cautions(silo.own), *filter(None, map(caution, runs))]))
+
+
+def traffic(own: Scenario, federation: Federation) -> Traffic:
+    """What goes to and fro in a round with all places taken, from the method itself."""
+    known = at_place(own, federation, 0, {})
+    return _moved(known.config, federation, known.initial, len(own.partition.clients[0].train))
+
+
+def outlined(federation: Federation) -> Traffic:
+    """The same by a study's text alone, from the shapes of its tensors: no memory is taken for them, no data are read.
+
+    It is 0 of a survey and of networks of own code, whose tensors are known once they are built; of a method whose
+    downlink depends on values, what is sent up. Raises ConfigError for a network that does not fit the task.
+    """
+    if federation.survey:
+        return Traffic(0, 0, 0)
+    return _in_all([_outlined(terms) for terms in federation.trials() or (federation,)])
+
+
+def _outlined(federation: Federation) -> Traffic:
+    config, task = federation.config(), federation.task
+    if config.model.name not in MODELS and not package(config.model.name):
+        return Traffic(0, 0, config.rounds)
+    shape = network_shape(task.kind, task.input_shape)
+    module = outline(config.model, shape, task.outputs, task.vocabulary)
+    space = ParameterSpace(module, config.buffers)
+    row = torch.empty(space.size, device="meta")
+    start, rest = row[: space.trained], row[space.trained :]
+    return _moved(config, federation, Initial(lambda _: start, space.layers, space.norms, rest, space.variances), 1)
+
+
+def _moved(config: Config, federation: Federation, initial: Initial, samples: int) -> Traffic:
+    server = accompanied(config.method.method().server, initial)
+    roster = Roster((samples,) * federation.places, config.largest_share)
+    begun = server.start(initial, roster, config.seed)
+    encoding = Encoding(federation.wire, federation.places)
+    sent = sum(_bytes(tensor, encoding) for tensor in server.expects(begun).values())
+    if federation.evaluate:  # the models come last, when all have been sent
+        return Traffic(len(federation.evaluate.models) * sent, sent, config.rounds)
+    try:
+        down = server.down(begun, (0,), roster, round_of(config, 1))
+    except (NotImplementedError, RuntimeError):
+        if initial.statistics.device.type != "meta":
+            raise
+        return Traffic(0, sent, config.rounds)
+    return Traffic(sum(_rows(entry) * _bytes(entry.bank[0], encoding) for entry in down.values()), sent, config.rounds)
+
+
+def _epochs(config: Config) -> int:
+    """Passes over the training data that a run makes at a silo: one for each gradient that is taken in it."""
+    asked = config.method.method().card.gradients
+    return sum(g.per_batch * g.passes(config.local_epochs, config.rounds) for g in asked)
+
+
+def _in_all(trials: Sequence[Traffic]) -> Traffic:
+    """The rounds of all trials, each taken for as heavy as the heaviest."""
+    down, up = max(t.down for t in trials), max(t.up for t in trials)
+    return Traffic(down, up, sum(t.rounds for t in trials))
+
+
+def _rows(entry: Rows) -> int:
+    """How many rows a silo gets where its request fills all places; in the first round some may be empty."""
+    return 1 if entry.index.dim() == 1 else entry.index.shape[1]
+
+
+def _bytes(tensor: Tensor, encoding: Encoding) -> int:
+    return encoding.narrow(torch.empty_like(tensor, device="meta")).nbytes

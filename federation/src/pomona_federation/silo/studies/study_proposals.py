@@ -1,0 +1,198 @@
+"""What a silo asks the server about studies: it brings its decisions, and takes in what is new.
+
+The process that supervises the SuperNode asks. Where there is something new it starts
+``python -m pomona_federation.silo.studies.study_proposals KIT``: to understand a study takes PyTorch, which a
+supervisor should not hold for weeks.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pomona.core.bounds import parse
+from pomona.core.errors import ConfigError, PomonaError, ProtocolError, worded
+from pomona.core.registry import importable
+from pomona.storage.lock import waiting_lock
+from pomona_federation import versions
+from pomona_federation.agreement import Federation
+from pomona_federation.messages.message_bodies import Decision
+from pomona_federation.messages.study_exchange import (
+    MOST,
+    PATH,
+    VERSIONS,
+    OpenStudies,
+    SiloVersions,
+    StudyVisit,
+    TakenDecision,
+)
+from pomona_federation.own_code import named_code
+from pomona_federation.pki.signatures import Signer
+from pomona_federation.silo.connection.standing import signed
+from pomona_federation.silo.connection.watchdog import WHOLE, request
+from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.studies import own_state
+from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona_federation.study import LONGEST, Study
+
+MARKS = "state/taking-in"  # in a kit
+TEXT = 600.0  # seconds until a study's text must be there; LONGEST bytes take 70 s at 2 Mbit/s
+Ask = Callable[[str, bytes | None], bytes]  # a path and what to POST to it, if anything -> the answer
+
+
+def over_the_network(kit: Path) -> Ask:
+    """Requests to the server of a kit's federation, signed as its silo's. Each raises ProtocolError."""
+    federation = Federation.read(kit / "federation.toml")
+    way, key = WayOut.of(kit, SiloFile.load(kit / "silo.toml"), federation), kit / "keys" / "silo.key"
+
+    def ask(path: str, body: bytes | None) -> bytes:
+        headers = {} if federation.insecure else signed(key)
+        whole = WHOLE if body else TEXT  # a visit is the supervisor's, a text is fetched by a process of its own
+        return request(way, path, headers, body=body, most=LONGEST, whole=whole).text
+
+    return ask
+
+
+def compare(kit: Path, ask: Ask) -> versions.Versions:
+    """Tell the server what is installed here; returns what it has. Writes nothing.
+
+    Raises ProtocolError where the server does not answer.
+    """
+    said = SiloVersions(silo=SiloFile.load(kit / "silo.toml").name, versions=versions.own())
+    answer = ask(VERSIONS, said.model_dump_json().encode())
+    try:
+        return versions.Versions.model_validate(parse(answer, ProtocolError))
+    except ValueError:
+        raise ProtocolError("the server's versions cannot be read; ask its administrator for them") from None
+
+
+def visit(kit: Path, ask: Ask) -> list[str]:
+    """Bring this silo's decisions to the server. Returns the hashes of open studies that are not known here.
+
+    Raises ProtocolError where the server does not answer, or with something else.
+    """
+    studies, silo = KnownStudies(kit), SiloFile.load(kit / "silo.toml").name
+    federation = Federation.read(kit / "federation.toml")
+    untold = studies.untold()[:MOST]
+    signer = Signer(None if federation.insecure else kit / "keys" / "silo.key") if untold else None
+    taken = []
+    for known in untold:
+        said = Decision(silo=silo, study=known.agreement, accepted=known.standing == "accepted")
+        taken.append(TakenDecision(decision=said, signature=signer.sign(said.kind, said.statement) if signer else ""))
+    answer = ask(PATH, StudyVisit(silo=silo, decisions=tuple(taken)).model_dump_json().encode())
+    try:
+        found = OpenStudies.model_validate(parse(answer, ProtocolError))
+    except ValueError:
+        raise ProtocolError("the server's list of studies cannot be read; is it of the same version?") from None
+    for known in untold:
+        studies.told(known)
+    here = studies.hashes
+    return [agreement for agreement in found.studies if agreement not in here]
+
+
+def take_in(kit: Path, agreement: str, ask: Ask) -> KnownStudy:
+    """Fetch a study by its hash, verify it, and keep it for the administrator's decision.
+
+    Raises PomonaError for one that is not what its hash says, or that this silo cannot take part in.
+    """
+    text = ask(f"{PATH}/{agreement}", None)  # may take minutes: a machine that stops then marks nothing
+    with _marked(kit, agreement):
+        study = Study.parse(text)
+        require_harmless(study, SiloFile.load(kit / "silo.toml"))
+        known = KnownStudy(agreement=agreement, study=study)
+        federation = KnownStudies(kit).agreed(Federation.read(kit / "federation.toml"), known)
+        if federation.agreement != agreement:
+            raise ProtocolError(
+                f"study {study.name} has another hash here than at the server; compare Pomona's version, the kit's "
+                "federation.toml, and own code that the study names"
+            )
+        known = known.model_copy(update={"trials": tuple(trial.agreement for trial in federation.trials())})
+        KnownStudies(kit).propose(known)
+    return known
+
+
+def require_harmless(study: Study, file: SiloFile) -> None:
+    """Raise ConfigError for a study that names a file, or own code that this silo has not allowed by name.
+
+    It is checked before anything of the study is resolved, which would import that code.
+    """
+    if refused := [name for name in named_code(study.run) if name not in file.code]:
+        raise ConfigError(
+            f"study {study.name} would run own code, {refused[0]}; if it is meant, read its file, put it into the kit, "
+            f"and name it in silo.toml: code = [{refused[0]!r}]"
+        )
+    model = study.run.get("model")
+    if isinstance(model, dict) and "init" in model:
+        raise ConfigError(f"study {study.name} names a file of first weights by its path; the hash alone may travel")
+
+
+def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
+    """Take in all studies that are new, apply the kit's rules to all that wait, and say what is to be done."""
+    own_state.begin(kit)
+    importable(kit)
+    offered = visit(kit, ask)
+    for mark in (kit / MARKS).glob("*"):
+        if mark.name not in offered:  # a server could leave any number of them
+            mark.unlink(missing_ok=True)
+    for agreement in offered:
+        try:
+            take_in(kit, agreement, ask)
+        except Exception as fault:  # whatever a study holds, the others are taken in
+            say(f"study {agreement[:16]} cannot be taken in: {_said(fault)}")
+    for known in KnownStudies(kit).all:
+        if known.standing == "pending":
+            say(_judged(kit, known))
+
+
+@contextmanager
+def _marked(kit: Path, agreement: str) -> Iterator[None]:
+    """Keep a file as long as a study is taken in, by one process at a time; one that is killed leaves it behind.
+
+    Raises ProtocolError where it lies there already.
+    """
+    mark = kit / MARKS / agreement
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    with waiting_lock(kit / "state" / ".taking-in.lock"):
+        if mark.exists():
+            raise ProtocolError(
+                f"the process that did so was killed, as where memory is short; remove {mark} to try it again"
+            )
+        mark.touch()
+        try:
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
+
+
+def _judged(kit: Path, known: KnownStudy) -> str:
+    """Apply the kit's rules of consent to a study that waits. Returns what came of it, in a line."""
+    from pomona_federation.silo.studies.consent_policy import decided
+
+    about = f"study {known.study.name} ({known.agreement[:16]})"
+    try:
+        known = decided(kit, known)
+    except Exception as fault:  # whatever a study holds, the others are judged
+        return f"{about} waits for a decision, since the rules cannot be applied: {_said(fault)}"
+    if known.standing != "pending":
+        return f"{about} is {known.standing} by {known.by}: {known.why}"
+    return f"{about} waits for a decision: pomona silo studies" + (f" ({known.why})" if known.why else "")
+
+
+def _said(fault: Exception) -> str:
+    return str(fault) if isinstance(fault, PomonaError) else worded(fault)
+
+
+def main() -> None:
+    """Take in what is new for the kit that is named."""
+    kit = Path(sys.argv[1])
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        consider(kit, over_the_network(kit), lambda text: print(text, flush=True))  # noqa: T201 - its output is its log
+    except (PomonaError, OSError) as fault:
+        sys.exit(f"error: {fault}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""A silo's side of the federation: a task in, an answer out, its state in its own folder.
+
+The next task says which round's state the federation has used (``settled``): the silo goes on from there, whatever it
+has trained since. A task that comes again finds its answer beside the rounds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from pomona import personal
+from pomona.core.errors import ProtocolError
+from pomona.federation.client_runtime import ClientRuntime, Surety, unsure
+from pomona.federation.exchange import ClientRequest, Reply
+from pomona.federation.model_choice import ModelChoice
+from pomona.federation.schedule import round_of
+from pomona.methods.base import Downlink
+from pomona.objective.private_gradients import PrivateObjective
+from pomona.scenario import Scenario
+from pomona.tasks.scores import confidence
+from pomona_federation.messages.message_bodies import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
+from pomona_federation.messages.tensor_bytes import Encoding, sha256
+from pomona_federation.silo import history
+from pomona_federation.silo.data.silo_scenario import (
+    InitialDownlink,
+    at_place,
+    private_objective,
+    roster_of,
+)
+from pomona_federation.silo.privacy.lost_rounds import charge
+from pomona_federation.silo.privacy.outgoing_filter import disclosed
+from pomona_federation.silo.privacy.privacy_budget import PrivacyBudget
+from pomona_federation.silo.privacy.sealed_key import open_own
+from pomona_federation.silo.studies.silo_in_study import Silo
+from pomona_federation.silo.tasks import own_card
+from pomona_federation.silo.tasks.judged_model import judged_model
+from pomona_federation.silo.tasks.round_store import RoundStore, RowCache
+from pomona_federation.silo.tasks.row_provenance import Provenance, names
+from pomona_federation.silo.tasks.task_policy import TaskLog, TaskPolicy
+
+
+@dataclass(frozen=True)
+class ClientApp:
+    """Answers the tasks of a silo's study."""
+
+    silo: Silo
+
+    @property
+    def _policy(self) -> TaskPolicy:
+        return TaskPolicy.of(self.silo)
+
+    @property
+    def _rounds(self) -> RoundStore:
+        return RoundStore(self.silo.state / "checkpoints")
+
+    def greet(self, hello: Hello) -> HelloReply:
+        """Identify this silo, with its number of training samples."""
+        self._policy.require_agreed(hello.agreement, hello.run)
+        self.silo.require_affordable(hello.run)
+        return HelloReply(
+            agreement=hello.agreement, run=hello.run, nonce=hello.nonce, silo=self.silo.file.name, samples=self._samples
+        )
+
+    def answer(self, task: Task, enclosed: Mapping[str, bytes]) -> tuple[Answer, bytes]:
+        """Do what is asked, once. Nothing is written before the task has been judged, with all that it brings.
+
+        Args:
+            task: from the server; nothing of it is believed.
+            enclosed: rows by hash, as far as they were sent.
+
+        Returns:
+            The answer, and the uplink's bytes.
+
+        Raises:
+            PomonaError: the task is not what was agreed, or cannot be done here.
+        """
+        began = perf_counter()
+        provenance = Provenance(self.silo.folder, self.silo.state, self.silo.federation)
+        self._policy.require(task, provenance, lambda: self._samples)
+        initial = InitialDownlink(task, self.silo.method.server, lambda: self._scenario(task))
+        self._policy.require_forms(task, forms := self._policy.forms(initial))
+        self.silo.require_affordable(task.run)
+        self._require_room(enclosed)
+        cache, log = RowCache(self.silo.state / "cache"), TaskLog(self.silo.state / "asked.json")
+        if given := self._rounds.answered(task):
+            return given[0].model_copy(update={"held": cache.held}), given[1]
+        log.require_new(task)
+        about: dict[str, Any] = {"agreement": task.agreement, "run": task.run, "number": task.number}
+        about |= {"silo": self.silo.file.name, "task": task.digest, "samples": self._samples}
+        if missing := cache.missing(task.needs, enclosed):
+            return Answer(**about, missing=missing, held=cache.held), b""
+        rows = cache.rows(task.needs, enclosed)
+        down = {key: self._encoding.entry(entry, rows) for key, entry in task.downlink.items()}
+        start = self._encoding.start(task.start, rows, self._width)
+        relays = self.silo.method.server.relays
+        provenance.require(task, relays, rows, lambda key, j: initial.row(key, j, self._encoding))
+        self.silo.reserve(task.run)
+        self._policy.pin(task, forms, self.silo.own.partition.sha256)
+        log.note(task)
+        clients, reply = self._visit(task, down, start)
+        if self.silo.own.config.privacy:
+            PrivacyBudget(self.silo.folder).note_spent(task.agreement, task.run, clients.spent(task.place))
+        about |= disclosed(reply, self.silo.federation.shares)
+        uplink = b""
+        if task.trains and not reply.fault:
+            uplink = self._encoding.pack_uplink(reply.uplink)
+            most = self.silo.file.max_upload_mb
+            if most is not None and len(uplink) > most * 1e6:
+                raise ProtocolError(f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}")
+            about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
+        cache.keep(rows)
+        # How long private steps took tells how many samples were drawn.
+        seconds = 0.0 if self.silo.own.config.privacy else round(perf_counter() - began, 1)
+        answer = Answer(**about, held=cache.held, seconds=seconds)
+        if task.trains and not reply.fault:
+            self._rounds.keep(task, clients, answer, uplink)
+        self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())))
+        if not task.trains and not reply.fault:  # only now: after a kill before the model was saved it is done again
+            self._rounds.keep_evaluation(task, answer)
+        return answer, uplink
+
+    @property
+    def _samples(self) -> int:
+        return len(self.silo.own.partition.clients[0].train)
+
+    @cached_property
+    def _width(self) -> int:
+        """Numbers of a model."""
+        return len(self.silo.own.initial())
+
+    def _require_room(self, enclosed: Mapping[str, bytes]) -> None:
+        """Raise ProtocolError for more bytes than this silo takes, or than any task of what was agreed can bring."""
+        size, places = sum(map(len, enclosed.values())), self.silo.federation.places
+        most = self.silo.file.max_download_mb
+        if most is not None and size > most * 1e6:
+            raise ProtocolError(f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {most}")
+        if size > (largest := 8 * (self._width + places) * (places + 8)):  # a row of each place, and some of all
+            raise ProtocolError(f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB")
+
+    def _visit(self, task: Task, down: Downlink, start: Tensor | None) -> tuple[ClientRuntime, Reply]:
+        """Go on from the settled state; all that a silo evaluates it keeps."""
+        silo, scenario = self.silo, self._scenario(task)
+        config, place, roster = scenario.config, task.place, roster_of(task, scenario.config)
+        stores = silo.state / "private" / "dp"
+        objective = private_objective(scenario, stores, place, silo.file) if config.privacy else scenario.objective()
+        metric = scenario.choice.metric
+        choice = ModelChoice(config.keep, silo.method.card.headline, metric)
+        parts = (silo.method.client, objective, scenario.initial, ((place,),), config.seed)
+        clients = ClientRuntime(
+            *parts,
+            metric=metric,
+            choice=choice,
+            specificity=config.specificity,
+            surety=self._surety,
+            tells=silo.federation.shares,
+        )
+        if isinstance(objective, PrivateObjective):
+            self._rounds.agree(clients, place)
+            open_own(stores, objective, place)
+            charge(stores, objective, scenario, place, silo.reserve_in_all)
+            objective.key_store(place).within(silo.reserved)
+        if task.settled:
+            self._rounds.restore(task.settled, clients, place, roster)
+        else:
+            clients.begin((place,), roster, judged_model(silo.folder, silo.federation, silo.own, place, start))
+        visit = ClientRequest(
+            round_of(config, task.number), roster, (place,), task.trains, frozenset(task.watched), keep=True
+        )
+        (reply,) = clients.visit(visit, down)
+        clients.commit((place,))
+        return clients, reply
+
+    @property
+    def _surety(self) -> Surety:
+        """How sure a score is: told in an evaluation, of which there is one, and not of each round."""
+        if not self.silo.federation.evaluate:
+            return unsure
+        metric, kind, seed = self.silo.own.choice.metric.name, self.silo.own.task, self.silo.own.config.seed
+        return lambda answers, client: confidence(metric, answers, kind, seed=seed, client=client)
+
+    def _scenario(self, task: Task) -> Scenario:
+        """The own data at the silo's place among all."""
+        return at_place(self.silo.own, self.silo.federation, task.place, names(self.silo.federation, task))
+
+    def _signatures(self, task: Task, uplink: Mapping[str, Tensor]) -> dict[str, str]:
+        """This silo's word for each row that the server passes on."""
+        made = {}
+        for tensor in self.silo.method.server.relays.values():
+            origin = RowOrigin(silo=self.silo.file.name, round=task.number, tensor=tensor, signature="")
+            about = row_statement(task.agreement, task.run, origin, sha256(self._encoding.pack(uplink[tensor])))
+            made[tensor] = self.silo.signer.sign("row", about)
+        return made
+
+    @property
+    def _encoding(self) -> Encoding:
+        """Encoding of tensors in messages."""
+        return Encoding(self.silo.federation.wire, self.silo.federation.places)
+
+    def _note(self, task: Task, clients: ClientRuntime, reply: Reply, up: int, down: int) -> None:
+        """Write down what only this silo may know, and save the model that it is judged by."""
+        line = {
+            "round": task.number,
+            "trained": task.trains,
+            "names": {str(place): name for place, name in names(self.silo.federation, task).items()},
+            "loss": reply.loss,
+            "scores": [asdict(s) for s in reply.scores],
+            "diverged": sorted({f"{s.model} on {s.split}" for s in reply.scores if s.samples and s.loss is None}),
+            "info": {k: v.tolist() for k, v in reply.info.items()},
+            "seconds": reply.seconds,
+            "bytes_down": down,
+            "bytes_up": up,
+            "fault": reply.fault,
+        }
+        history.append(self.silo.state, line)
+        headline, models = self.silo.method.card.headline, clients.models(task.place)
+        if headline in models:
+            path = self.silo.state / "models" / "personal.safetensors"
+            personal.save_frozen(path.parent, self._scenario(task).frozen)
+            personal.save(path, models[headline], self._scenario(task), task.place, headline)
+            own_card.write(path, self._scenario(task), self.silo.federation, task, clients, reply)

@@ -1,0 +1,158 @@
+"""A silo's storage between messages: its rounds (``state/checkpoints``) and the model rows it holds (``state/cache``).
+
+A round's file holds the state after its training, what that went on from, and the answer that was given. An evaluation
+changes no state: of the last one, the only one that may be asked again, ``evaluation.json`` holds the answer.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pomona.core.bounds import DIGEST, Sha256
+from pomona.core.errors import CheckpointError, ProtocolError
+from pomona.core.files import WEIGHTS, content
+from pomona.core.round import Roster
+from pomona.core.settings import Settings
+from pomona.federation.client_runtime import ClientRuntime
+from pomona.storage import checkpoint
+from pomona.storage.atomic_io import publish
+from pomona.storage.committed_rounds import committed
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.messages.message_bodies import Answer, Task
+from pomona_federation.messages.tensor_bytes import sha256
+
+KEPT = 3  # rounds: the one in flight, the one it went on from, and one more in case a disk fails
+ANSWER = "answer"  # the uplink's bytes beside the state
+EVALUATION = "evaluation.json"
+
+
+class KeptEvaluation(Settings):
+    """The last evaluation: its task's question, and what was answered."""
+
+    question: Sha256
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class RoundStore:
+    """The folder of a silo's rounds."""
+
+    folder: Path
+
+    def answered(self, task: Task) -> tuple[Answer, bytes] | None:
+        """The answer and the uplink's bytes, if this very question was answered before."""
+        given = self._trained(task) if task.trains else self._evaluated(task)
+        return (given[0].model_copy(update={"task": task.digest}), given[1]) if given else None
+
+    def _trained(self, task: Task) -> tuple[Answer, bytes] | None:
+        for number, path in committed(self.folder):
+            if number == task.number:
+                found = checkpoint.read(path)
+                if found.meta["task"] != task.question:
+                    return None
+                return Answer.model_validate_json(found.meta["answer"]), bytes(found.tensors[ANSWER].numpy())
+        return None
+
+    def _evaluated(self, task: Task) -> tuple[Answer, bytes] | None:
+        known = read_json(KeptEvaluation, self.folder / EVALUATION)
+        return (known.answer, b"") if known and known.question == task.question else None
+
+    def restore(self, number: int, clients: ClientRuntime, place: int, roster: Roster) -> None:
+        """Put clients where the silo's round ``number`` left them. Raises CheckpointError if that is not here."""
+        for found, path in committed(self.folder):
+            if found == number:
+                kept = checkpoint.read(path)
+                state: dict[str, Tensor] = {k: t for k, t in kept.tensors.items() if k != ANSWER}
+                clients.restore((place,), state, roster)
+                return
+        raise CheckpointError(
+            f"the federation goes on from this silo's round {number}, which is not in state/checkpoints; restore the "
+            "folder from a backup, or have the silo revoked and added anew"
+        )
+
+    def agree(self, clients: ClientRuntime, place: int) -> None:
+        """Raise PrivacyError unless the client's ledger goes on from the last round here, whichever one is settled."""
+        found, _ = checkpoint.newest(self.folder)
+        if found:
+            clients.agree(place, {place: found.meta["position"]})
+
+    def keep(self, task: Task, clients: ClientRuntime, answer: Answer, uplink: bytes) -> None:
+        """Publish a round that was trained, with its answer.
+
+        What the server calls settled stays, however many rounds have come to nothing since; and so does what that one
+        went on from, for a server that loses its newest checkpoint goes back to it.
+        """
+        stored = clients.stored(task.place) | clients.copies.stored((task.place,))
+        stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
+        meta = {
+            "task": task.question,
+            "answer": answer.model_dump_json(),
+            "position": clients.position(task.place),
+            "settled": task.settled,
+        }
+        spare = {task.settled, self._before(task.settled)}
+        checkpoint.save(self.folder, task.number, stored, meta, keep=KEPT, spare=spare)
+
+    def keep_evaluation(self, task: Task, answer: Answer) -> None:
+        """Keep the answer to an evaluation, in place of the one before. Raises OSError."""
+        write_json(self.folder / EVALUATION, KeptEvaluation(question=task.question, answer=answer))
+
+    def _before(self, number: int) -> int:
+        """The round that round ``number`` went on from; 0 for none, or where that is not known."""
+        path = dict(committed(self.folder)).get(number)
+        return int(checkpoint.read(path).meta.get("settled", 0)) if path else 0
+
+
+class RowCache:
+    """Model rows in one folder, a file each, named by the SHA-256 of its bytes.
+
+    A name that is no such hash is refused before the disk is touched.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Hashes of all rows that lie here, sorted."""
+        if not self._folder.is_dir():
+            return ()
+        return tuple(sorted(path.name for path in self._folder.iterdir() if DIGEST.fullmatch(path.name)))
+
+    def missing(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Hashes of rows that are neither enclosed nor cached, sorted. Raises ProtocolError for what is not a hash."""
+        return tuple(sorted(d for d in needed if d not in enclosed and not self._path(d).exists()))
+
+    def rows(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The bytes of rows by hash, none of which is missing; nothing is written.
+
+        Raises ProtocolError for bytes that are not what their name says, or that nobody needs.
+        """
+        wanted = set(needed)
+        if any(digest not in wanted or sha256(data) != digest for digest, data in enclosed.items()):
+            raise ProtocolError("a row came that is not what its name says; check the connection")
+        return {digest: enclosed[digest] if digest in enclosed else self._row(digest) for digest in wanted}
+
+    def keep(self, rows: Mapping[str, bytes]) -> None:
+        """Keep these rows, by hash, and no others."""
+        for digest in set(self.held) - set(rows):
+            self._path(digest).unlink()
+        for digest in set(rows) - set(self.held):
+            publish(self._folder, [rows[digest]], lambda content: content)
+
+    def _row(self, digest: str) -> bytes:
+        data = content(self._path(digest), WEIGHTS)
+        if sha256(data) != digest:
+            self._path(digest).unlink()
+            raise ProtocolError("a row that was held has changed on the disk; it will be fetched again")
+        return data
+
+    def _path(self, digest: str) -> Path:
+        """The one place that makes a path of a name."""
+        if not DIGEST.fullmatch(digest):
+            raise ProtocolError("a row is not named by its SHA-256; check the server's version")
+        return self._folder / digest

@@ -1,0 +1,153 @@
+"""Provenance of the rows that a task brings: another silo's row counts only with that silo's signature.
+
+One row of each later newcomer is the exception: the server makes the row that it starts with, so that nobody can have
+signed it. A silo takes the first such row, and no other one in its place.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from pomona.core.bounds import PLACES, Number, Place, Sha256
+from pomona.core.errors import ProtocolError
+from pomona.core.settings import Settings
+from pomona_federation.agreement import Federation, SiloName
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.messages.message_bodies import RowOrigin, Task, Token, row_statement
+from pomona_federation.pki.signatures import signed
+from pomona_federation.silo.tasks.peer_keys import PeerKeys, first_shown
+
+
+def names(federation: Federation, task: Task) -> dict[int, str]:
+    """Silos by place: founders by the agreement, newcomers as the authority certified them."""
+    founders = dict(enumerate(s.name for s in federation.silo))
+    return {i.place: i.silo for i in task.newcomers} | founders
+
+
+class PeerHistory(Settings):
+    """Peers as seen in the tasks of one run, against rows that are replayed or swapped.
+
+    ``rounds``: of the last signed row by name, 0 for a member of round 1, which begins with a row that everybody can
+    make. ``places``: the name of each newcomer's place. ``unsigned``: the one unsigned row of a newcomer, by name.
+    ``shown``: the rounds in which each key of a silo but its first was first shown, by name.
+    """
+
+    run: Token | None = None
+    rounds: dict[SiloName, Number] = Field({}, max_length=PLACES)
+    places: dict[Place, SiloName] = Field({}, max_length=PLACES)
+    unsigned: dict[SiloName, Sha256] = Field({}, max_length=PLACES)
+    shown: dict[SiloName, tuple[Number, ...]] = Field({}, max_length=PLACES)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _before(cls, told: Any) -> Any:
+        """Take rounds alone too, as they stood before places and unsigned rows were kept."""
+        return {"rounds": told} if isinstance(told, dict) and told and not told.keys() & {"run", "rounds"} else told
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Verifies newcomers and signed rows, by the kit and by earlier tasks.
+
+    Attributes:
+        folder: the silo's kit.
+        state: of the study; ``seen.json`` in it holds what was seen of each peer.
+        federation: what was agreed.
+    """
+
+    folder: Path
+    state: Path
+    federation: Federation
+
+    def require_newcomers(self, task: Task) -> None:
+        """Raise ProtocolError for a newcomer, or a renewed key, that the authority has not certified.
+
+        So it does for a newcomer at another silo's place.
+        """
+        taken, founders = self._seen(task).places, len(self.federation.silo)
+        whose = {name: place for place, name in taken.items()}
+        known = {silo.name for silo in self.federation.silo}
+        for i in task.newcomers:
+            if i.silo in known or not founders <= i.place < self.federation.places:
+                raise ProtocolError(f"{i.silo} is introduced at place {i.place}, which is not free; ask the operator")
+            if taken.setdefault(i.place, i.silo) != i.silo or whose.setdefault(i.silo, i.place) != i.place:
+                raise ProtocolError(f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator")
+            if not self.federation.insecure and not self._keys.certified(i.silo, i.key, i.certificate):
+                raise ProtocolError(
+                    f"{i.silo} is introduced without the authority's certificate; ask the server's operator"
+                )
+            known.add(i.silo)
+        if not self.federation.insecure:
+            self._keys.require(task)
+
+    def require(
+        self,
+        task: Task,
+        relays: Mapping[str, str],
+        rows: Mapping[str, bytes],
+        initial: Callable[[str, int], bytes],
+    ) -> None:
+        """Raise ProtocolError for a row that its silo has not signed, or that is older than one before.
+
+        Args:
+            task: from the server; its newcomers and the forms of its entries have been verified.
+            relays: the entries whose rows are single silos', with the name of the uplink's tensor that each was.
+            rows: bytes by hash.
+            initial: of an entry and a place, the row as the run starts, which every member can compute and none signs.
+        """
+        if self.federation.insecure:
+            return
+        peers, seen = names(self.federation, task), self._seen(task)
+        if task.number == 1:
+            for member in (peers[i] for i, size in enumerate(task.sizes) if size and i in peers):
+                seen.rounds.setdefault(member, 0)
+        seen.places.update({i.place: i.silo for i in task.newcomers})
+        seen.shown.update({r.silo: first_shown(r, seen.shown.get(r.silo, ()), task.number) for r in task.renewals})
+        for key, tensor in relays.items():
+            for j, digest in task.downlink[key].rows.items():
+                origin, peer = task.downlink[key].origins.get(j), peers[j]
+                if origin is not None:
+                    self._require_signed(task, key, tensor, peer, origin, digest, seen)
+                    seen.rounds[peer] = origin.round
+                elif not _may_be_unsigned(peer, digest, initial(key, j) == rows[digest], seen):
+                    raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
+        write_json(self._path, seen)
+        self._keys.note(task.renewals)
+
+    def _require_signed(
+        self, task: Task, key: str, tensor: str, peer: str, origin: RowOrigin, digest: str, seen: PeerHistory
+    ) -> None:
+        if origin.silo != peer or origin.tensor != tensor or origin.round > task.number:
+            raise ProtocolError(f"{key}: a row for {peer} is said to be {origin.tensor} of {origin.silo}")
+        if origin.round < seen.rounds.get(peer, 0):
+            raise ProtocolError(f"{key}: a row of {peer} is older than one that came before")
+        about = row_statement(task.agreement, task.run, origin, digest)
+        holding = self._keys.holding(peer, task, origin.round, seen.shown.get(peer, ()))
+        if not any(signed(one, "row", about, origin.signature) for one in holding):
+            raise ProtocolError(f"{key}: the signature on the row of {peer} is not {peer}'s")
+
+    @cached_property
+    def _keys(self) -> PeerKeys:
+        return PeerKeys(self.folder, self.federation)
+
+    def _seen(self, task: Task) -> PeerHistory:
+        """Peers as seen in the task's run so far, for the caller to add to."""
+        known = read_json(PeerHistory, self._path) or PeerHistory()
+        return (
+            known.model_copy(update={"run": task.run}) if known.run in {None, task.run} else PeerHistory(run=task.run)
+        )
+
+    @property
+    def _path(self) -> Path:
+        return self.state / "seen.json"
+
+
+def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: PeerHistory) -> bool:
+    """The run's own start of a silo that has never signed; or, of one that came later, one row and no other."""
+    if seen.rounds.get(peer, 0) > 0:
+        return False
+    return initial or (peer not in seen.rounds and seen.unsigned.setdefault(peer, digest) == digest)

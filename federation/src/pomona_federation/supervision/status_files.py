@@ -1,0 +1,101 @@
+"""Status files for people to look at: ``live.json`` and ``waiting.json`` of a server, and ``node.json`` of a silo."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from pomona.core.bounds import Count, Line, Number, Seconds
+from pomona_federation.json_store import read_json
+
+LIVE, WAITING, NODE = "live.json", "waiting.json", "node.json"
+NAMED = 12  # silos that one line names
+
+Few = Annotated[tuple[Line, ...], Field(max_length=10**4)]
+
+
+class StatusFile(BaseModel):
+    """The base: unknown keys are left out, so that another version's file can be looked at."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class LiveStatus(StatusFile):
+    """A server's last round: names of silos, why some were not used, bytes, the lines that its operator should see."""
+
+    round: Number = 0
+    rounds: Number | None = None
+    present: Few = ()
+    absent: Few = ()
+    rejected: Few = ()
+    metric: Line = ""
+    why: dict[Line, Line] = Field({}, max_length=10**4)
+    bytes_down: Count | None = None
+    bytes_up: Count | None = None
+    seconds: Seconds | None = None
+    means: dict[Line, FiniteFloat | None] = Field({}, max_length=10**4)
+    notes: Few = ()
+    since: FiniteFloat = 0.0
+
+
+class WaitingStatus(StatusFile):
+    """For whom a server waits.
+
+    Attributes:
+        stage: in which part of the run.
+        since, until: seconds since 1970: when the stage began, and when it ends at the latest.
+        asked: those of whom an answer is expected in this stage, silos by name.
+        answered: those of them that have answered.
+        missing: those for whom it waits, each with what is known of it.
+    """
+
+    stage: Line = ""
+    since: FiniteFloat = 0.0
+    until: FiniteFloat = 0.0
+    asked: Few = ()
+    answered: Few = ()
+    missing: dict[Line, Line] = Field({}, max_length=10**4)
+
+    @property
+    def line(self) -> str:
+        """All of it in one line, times in UTC."""
+        begun = f"{self.stage}: {len(self.answered)} of {len(self.asked)} have answered since {_clock(self.since)}"
+        if not self.missing:
+            return begun
+        named = _shortened([f"{name} ({why})" for name, why in self.missing.items()])
+        return f"{begun}; waiting until {_clock(self.until)} for {named}"
+
+
+class NodeStatus(StatusFile):
+    """A silo's node, and why.
+
+    Its state is "starting", "connected", "waiting" (for the server), "restarting", "revoked" or "stopped".
+    """
+
+    state: Line | None = None
+    since: Line | None = None
+    restarts: Count = 0
+    reason: Line = ""
+    code: int | None = Field(None, gt=-(10**6), lt=10**6)
+
+
+L = TypeVar("L", bound=StatusFile)
+
+
+def read_status_file(kind: type[L], path: Path) -> L:
+    """Return a file's record; one of defaults where there is no file. Raises StorageError, in one line."""
+    return read_json(kind, path, remedy="remove it, it is written again") or kind()
+
+
+def _shortened(texts: Sequence[str]) -> str:
+    more = len(texts) - NAMED
+    return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _clock(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}Z"
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"

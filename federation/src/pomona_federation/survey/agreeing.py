@@ -1,0 +1,98 @@
+"""The server's first step: from what silos have to how each is to read it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pomona.core.errors import DataError, ProtocolError
+from pomona.data.problem_report import listed
+from pomona_federation.survey.replies import (
+    ColumnForm,
+    ColumnKind,
+    ColumnsReply,
+    FiguresQuestion,
+    FiguresReply,
+    SafeColumn,
+)
+from pomona_federation.survey.settings import SurveySettings
+
+
+def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[FiguresQuestion, tuple[str, ...]]:
+    """How all silos are to read the columns that they share, and what is odd about them, a line each.
+
+    A column that one silo takes for categories is read as such by all; markers of gaps are those of all silos together.
+
+    Raises:
+        DataError: silos have samples or labels of different kinds, or no column in common.
+    """
+    first, one = next(iter(silos.items()))
+    for name, own in silos.items():
+        for what in ("kind", "shape", "dtype", "targets", "labels"):
+            if (mine := getattr(own, what)) != (theirs := getattr(one, what)):
+                raise DataError(
+                    f"silo {name} has {what} {_said(mine)}, {first} {_said(theirs)}; bring both into one form, and "
+                    "start another survey"
+                )
+    by_silo = {name: {form.name: form for form in own.columns} for name, own in silos.items()}
+    common = [form.name for form in one.columns if all(form.name in forms for forms in by_silo.values())]
+    notes = [
+        f"{name} has columns that others have not: {listed(alone)}; it leaves them out by data.drop_columns"
+        for name, forms in by_silo.items()
+        if (alone := [column for column in forms if column not in common])
+    ]
+    if survey.columns:
+        notes += [f"column {column} is not at every silo" for column in survey.columns if column not in common]
+        common = [column for column in common if column in survey.columns]
+    forms = {column: [of[column] for of in by_silo.values()] for column in common}
+    if mixed := [column for column, each in forms.items() if _kinds(each) == {"number", "date"}]:
+        notes.append(f"dates for some silos and numbers for others: {listed(mixed)}; set data.dates at all of them")
+    question = FiguresQuestion(columns=tuple(_form(forms[column]) for column in common if column not in mixed))
+    if not question.columns:
+        raise DataError(f"{listed([*silos])} have no column in common; name their columns alike in their silo.toml")
+    return question, tuple(notes)
+
+
+def require_answered(
+    survey: SurveySettings, question: FiguresQuestion, own: ColumnsReply, reply: FiguresReply, most: int
+) -> None:
+    """Raise ProtocolError unless a reply is one that a silo makes, whose figures cannot spoil those of others.
+
+    It says something of each column that was asked about, and of no other; of the labels that the silo has; in cells
+    that are neither too small nor too many.
+
+    Args:
+        survey: what all agreed to.
+        question: that was asked.
+        own: what the silo has, as it said.
+        reply: its answer.
+        most: rows that a silo may have.
+    """
+    numbers = {form.name for form in question.columns if form.kind != "category"}
+    names = {form.name for form in question.columns} - numbers
+    untold = {*reply.untold}
+    if {*reply.numbers} != numbers - untold or {*reply.names} != names - untold or untold - numbers - names:
+        raise ProtocolError("its answer is of other columns than were asked about")
+    labels = own.labels[:1] if own.targets == "survival" else own.labels
+    of_classes = own.targets == "classes"
+    if bool(reply.classes) != of_classes or ((of_classes or labels) and {*reply.targets} != {*labels}):
+        raise ProtocolError("its answer is of other labels than the silo has")
+    told: list[SafeColumn] = [*reply.numbers.values(), *reply.targets.values()]
+    if not survey.least <= reply.rows <= most:
+        raise ProtocolError(f"its answer is of {reply.rows} rows, not of {survey.least} to {most}")
+    if any(len(column.counts) > survey.cells for column in told):
+        raise ProtocolError(f"its answer has more than {survey.cells} cells a column")
+    told += [*reply.names.values(), *([reply.classes] if reply.classes else [])]
+    if any(0 < n < survey.least for n in (*(n for c in told for n in (*c.counts, c.rest)), *reply.words.values())):
+        raise ProtocolError(f"its answer tells of fewer than {survey.least} rows")
+
+
+def _said(value: object) -> str:
+    return listed([*map(str, value)]) or "none" if isinstance(value, tuple) else str(value)
+
+
+def _kinds(forms: Iterable[ColumnForm]) -> set[ColumnKind]:
+    return {form.kind for form in forms}
+
+
+def _form(forms: Sequence[ColumnForm]) -> ColumnForm:
+    kind = "category" if "category" in _kinds(forms) else forms[0].kind
+    markers = dict.fromkeys(marker for form in forms for marker in form.missing)
+    return ColumnForm(name=forms[0].name, kind=kind, missing=tuple(markers)[:50])

@@ -1,0 +1,134 @@
+"""A survey with noise: counts of agreed cells, differentially private, in place of the rows themselves.
+
+The cells of every column are agreed before anybody looks at data, so that they tell nothing: bins of numbers, names of
+categories and of classes. Of each column that was agreed on, a silo counts its rows in each cell and adds noise; all
+that it tells is computed from these counts and from its number of rows, which every study tells.
+
+Two sets of training rows are neighbours if one row differs; which rows are put aside for testing is taken as given, as
+in private training. The row leaves one cell of a column and enters another, so the counts of a column change by 2 in
+all, and those of K columns by 2 K. Two-sided geometric noise on each count (Ghosh, Roughgarden and Sundararajan, SIAM
+Journal on Computing 2012),
+
+    P(Z = z) = (1 - a) / (1 + a) a^|z|,   a = exp(-epsilon / (2 K)),
+
+makes the survey epsilon-differentially private, with delta 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.settings import LARGEST
+from pomona.data.dataset import Dataset
+from pomona_federation.survey.raw_data import RawData
+from pomona_federation.survey.replies import ColumnsReply
+from pomona_federation.survey.settings import Noise
+
+UNNAMED = ""  # the class of labels that are not among the agreed ones; no class that could be told has this name
+
+
+def geometric(size: int, a: float, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Two-sided geometric noise (size,): the difference of two geometric numbers of parameter 1 - a, 0 < a < 1."""
+    first, second = generator.geometric(1 - a, (2, size))
+    noise: NDArray[np.int64] = first - second
+    return noise
+
+
+def apportioned(noisy: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """Counts (n,) made to whole numbers from 0 that sum to so many rows, in proportion, by largest remainders.
+
+    The last cell takes all rows where no count is above 0.
+    """
+    above = np.maximum(noisy, 0)
+    if not (total := int(above.sum())):
+        above, total = np.eye(1, len(noisy), len(noisy) - 1, dtype=np.int64)[0], 1
+    shares = above * rows
+    whole = shares // total
+    most_left = np.argsort(-(shares - whole * total), kind="stable")
+    whole[most_left[: rows - int(whole.sum())]] += 1
+    return whole
+
+
+@dataclass(frozen=True)
+class NoisyData:
+    """A silo's training rows as far as noisy counts tell of them; it answers as ``RawData`` does.
+
+    Attributes:
+        raw: the rows themselves.
+        noise: the agreed cells, and epsilon.
+        generator: of the noise; from a secret, and used once.
+    """
+
+    raw: RawData
+    noise: Noise
+    generator: np.random.Generator
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data set; of its values only targets' kind and names may be told."""
+        return self.raw.dataset
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Numbers (n,) of the training rows."""
+        return self.raw.rows
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column (n,) of which each value is the middle of its bin, NaN where there is none."""
+        return self._binned(self.raw.numbers(name), name)
+
+    def categories(self, name: str) -> tuple[dict[str, int], int]:
+        """Rows of each agreed category of a column, and rows without one of these."""
+        return self._named(*self.raw.categories(name), self.noise.categories[name])
+
+    def classes(self) -> dict[str, int]:
+        """Rows of each agreed class, and of others; all are of others where no classes were agreed."""
+        if not self.noise.classes:
+            return {UNNAMED: len(self.rows)}
+        told, others = self._named(self.raw.classes(), 0, self.noise.classes)
+        return {**told, UNNAMED: others}
+
+    def targets(self) -> dict[str, NDArray[np.float64]]:
+        """Other targets (n,) by name; all NaN of one whose bins were not agreed."""
+        return {
+            name: self._binned(x, name) if name in self.noise.edges else np.full(len(x), np.nan)
+            for name, x in self.raw.targets().items()
+        }
+
+    def words(self) -> dict[str, int]:
+        """None: which words there are cannot be agreed without telling some."""
+        return {}
+
+    def _binned(self, x: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+        edges, middles = self.noise.edges[name], self.noise.middles(name)
+        known = x[np.abs(x) <= LARGEST]
+        # Bins hold their lower edge; what lies outside all of them counts in the first or the last.
+        cells = np.clip(np.searchsorted(edges, known, side="right") - 1, 0, len(middles) - 1)
+        counts = np.append(np.bincount(cells, minlength=len(middles)), len(x) - len(known))
+        return np.repeat([*middles, np.nan], self._noisy(counts))
+
+    def _named(self, counts: dict[str, int], missing: int, names: Sequence[str]) -> tuple[dict[str, int], int]:
+        exact = [counts.get(name, 0) for name in names]
+        noisy = self._noisy(np.array([*exact, missing + sum(counts.values()) - sum(exact)]))
+        return {name: int(n) for name, n in zip(names, noisy, strict=False) if n}, int(noisy[-1])
+
+    def _noisy(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        a = exp(-self.noise.epsilon / (2 * self.noise.columns))
+        return apportioned(counts + geometric(len(counts), a, self.generator), int(counts.sum()))
+
+
+def agreed_columns(found: ColumnsReply, noise: Noise) -> ColumnsReply:
+    """What a silo has, with the columns alone whose cells were agreed; bins are no use to it for its categories.
+
+    Bins that a target's name has are the target's: a column called alike would be told by the same part of epsilon.
+    """
+    forms = [
+        form.model_copy(update={"kind": "category"}) if form.name in noise.categories else form
+        for form in found.columns
+        if form.name in noise.categories
+        or (form.name in noise.edges and form.kind != "category" and form.name not in found.labels)
+    ]
+    return found.model_copy(update={"columns": tuple(forms)})

@@ -1,0 +1,166 @@
+"""A silo's training rows as columns, before any preprocessing: cells of a table, sums of images and texts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.config import resolve
+from pomona.data import read
+from pomona.data.dataset import Dataset
+from pomona.data.preprocessing import MOST_CATEGORIES, RawTable, TableColumn
+from pomona.data.settings import DataSettings
+from pomona.data.text import FIRST, PADDING
+from pomona.data.validation import blocks
+from pomona.partition import divide
+from pomona_federation.survey.replies import ColumnForm, ColumnsReply, Word, tellable
+
+LENGTH = "tokens"  # the column of texts
+AT_ONCE = 256  # images
+
+
+@dataclass(frozen=True)
+class RawData:
+    """A data set of which only the training rows are looked at.
+
+    Attributes:
+        dataset: as read, with the raw cells of a table.
+        rows: (n,) numbers of the training rows.
+        settings: by which it was read.
+    """
+
+    dataset: Dataset
+    rows: NDArray[np.int64]
+    settings: DataSettings
+
+    @cached_property
+    def _table(self) -> RawTable:
+        """All that can be asked about as the columns of a table of the training rows."""
+        found = self.dataset
+        if found.raw:
+            return found.raw.rows(self.rows)
+        if found.kind == "table":
+            columns = found.columns or tuple(map(str, range(found.x.shape[1])))
+            return _numbers(columns, np.asarray(found.x[self.rows], np.float64))
+        if found.kind == "text":
+            return _numbers((LENGTH,), (found.x[self.rows] != PADDING).sum(axis=1, keepdims=True, dtype=np.float64))
+        return _numbers(*_intensities(found.x, self.rows))
+
+    def described(self) -> ColumnsReply:
+        """What there is, without any value of it."""
+        found, table = self.dataset, self._table
+        forms = [
+            ColumnForm(name=c.name, kind=c.kind, missing=tuple(m for m in c.missing if tellable(m)))
+            for c in table.columns
+            if tellable(c.name)
+        ]
+        given = bool(self.settings.classes) or self.settings.label_above is not None
+        return ColumnsReply(
+            rows=len(self.rows),
+            kind=found.kind,
+            shape=() if found.kind == "table" else found.x.shape[1:],
+            dtype=found.x.dtype.name,
+            targets=found.targets,
+            labels=found.labels,
+            classes=found.classes if given and found.targets == "classes" else (),
+            columns=tuple(forms),
+            layout=table.layout,
+        )
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column of numbers or days (n,), NaN where there is none."""
+        return self._table.x[:, self._place(name)].astype(np.float64)
+
+    def categories(self, name: str) -> tuple[dict[str, int], int]:
+        """Rows of each category of a column, and rows without one."""
+        k = self._place(name)
+        cells = self._table.x[:, k]
+        known = cells[~np.isnan(cells)].astype(np.int64)
+        counts = np.bincount(known, minlength=len(self._table.values[k]))
+        told = {value: int(n) for value, n in zip(self._table.values[k], counts, strict=True) if n}
+        return told, len(cells) - len(known)
+
+    def _place(self, name: str) -> int:
+        return [column.name for column in self._table.columns].index(name)
+
+    def classes(self) -> dict[str, int]:
+        """Rows of each class."""
+        counts = np.bincount(self._y.astype(np.int64), minlength=len(self.dataset.classes))
+        return {name: int(n) for name, n in zip(self.dataset.classes, counts, strict=True) if n}
+
+    def targets(self) -> dict[str, NDArray[np.float64]]:
+        """Other targets (n,) by name; of survival the times of events alone, NaN where none was seen."""
+        y, found = self._y.astype(np.float64), self.dataset
+        if found.targets == "survival":
+            return {found.labels[0] if found.labels else "time": np.where(y[:, 1] > 0, y[:, 0], np.nan)}
+        if found.targets == "segmentation":
+            flat = y.reshape(len(y), -1)
+            return {name: (flat == k).any(axis=1).astype(float) for k, name in enumerate(found.classes)}
+        names = found.labels or tuple(f"target {k}" for k in range(found.n_outputs))
+        return {name: y[:, k] for k, name in enumerate(names)}
+
+    @property
+    def _y(self) -> NDArray[np.generic]:
+        return self.dataset.y[self.rows]
+
+    def words(self) -> dict[Word, int]:
+        """The words of texts, and in how many each is."""
+        found = self.dataset
+        counts = np.zeros(max(found.vocabulary, FIRST), np.int64)
+        for row in self.rows if found.words else ():
+            counts[np.unique(found.x[row])] += 1
+        return {word: int(n) for word, n in zip(found.words, counts[FIRST:], strict=True) if n}
+
+
+def read_raw(settings: DataSettings, seed: int, forms: Sequence[ColumnForm] = ()) -> RawData:
+    """Read a silo's data for a survey, and find its training rows as a run of this seed does.
+
+    Args:
+        settings: the silo's own section data.
+        seed: of the survey.
+        forms: how the columns of a table are read; as the data say, where there are none.
+
+    Raises:
+        ConfigError: settings that do not fit the data.
+        DataError: data that cannot be read.
+    """
+    own = settings.model_copy(update={**_lenient(settings), **_as_agreed(forms)})
+    dataset = read(own)
+    given = settings.model_dump(mode="json", exclude_unset=True)
+    run = resolve({"clients": 1, "workers": 1, "seed": seed, "data": given})
+    divided = divide(dataset, own, run.partition, 1, seed)
+    return RawData(dataset, divided.clients[0].train, settings)
+
+
+def _lenient(settings: DataSettings) -> Mapping[str, object]:
+    """Gaps and categories are no faults of data that nobody has decided about yet."""
+    categories = "encode" if settings.categories == "refuse" else settings.categories
+    return {"missing": "median", "categories": categories, "category_limit": MOST_CATEGORIES, "fit": "pooled"}
+
+
+def _as_agreed(forms: Sequence[ColumnForm]) -> Mapping[str, object]:
+    if not forms:
+        return {}
+    listed = {kind: tuple(f.name for f in forms if f.kind == kind) for kind in ("category", "date")}
+    marked = {form.name: form.missing for form in forms if form.missing}
+    return {"categories": listed["category"], "dates": listed["date"], "missing_values": marked}
+
+
+def _numbers(names: Sequence[str], x: NDArray[np.float64]) -> RawTable:
+    return RawTable(tuple(TableColumn(name=name) for name in names), x, ((),) * len(names))
+
+
+def channel(number: int, what: str) -> str:
+    """Name of the column that sums up a channel of images: its ``mean``, or the mean of its ``square``."""
+    return f"channel {number} {what}"
+
+
+def _intensities(x: NDArray[np.generic], rows: NDArray[np.int64]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Of each image (n, 2 C): mean and mean square of each channel."""
+    channels, made = x.shape[-1], np.empty((len(rows), 2 * x.shape[-1]))
+    for start, part in blocks(rows, AT_ONCE):
+        values = np.asarray(x[part], np.float64).reshape(len(part), -1, channels)
+        made[start : start + len(part)] = np.hstack([values.mean(axis=1), (values**2).mean(axis=1)])
+    return tuple(channel(k, what) for what in ("mean", "square") for k in range(channels)), made

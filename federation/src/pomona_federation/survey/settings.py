@@ -1,0 +1,83 @@
+"""Settings of a survey: what is asked, and how few rows are never told of. All silos consent to them."""
+
+from itertools import pairwise
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from pomona.core.bounds import Finite
+from pomona.core.settings import Settings
+from pomona_federation.survey.replies import MOST_CELLS, MOST_COLUMNS, MOST_WORDS, ToldName, rounded
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+Edges = Annotated[tuple[Finite, ...], Field(min_length=2, max_length=MOST_CELLS + 1)]
+CellNames = Annotated[tuple[ToldName, ...], Field(min_length=1, max_length=MOST_CELLS)]
+
+
+class Noise(Settings):
+    """What makes a survey differentially private: epsilon, and the cells of every column that is told."""
+
+    epsilon: float = Field(gt=0, le=100, description="privacy loss of the whole survey, for each silo's data")
+    edges: dict[ToldName, Edges] = Field(
+        {}, max_length=MOST_COLUMNS, description="of columns and targets that are numbers: edges of bins, ascending"
+    )
+    categories: dict[ToldName, CellNames] = Field(
+        {}, max_length=MOST_COLUMNS, description="of columns that are categories: those that are counted"
+    )
+    classes: tuple[ToldName, ...] = Field(
+        (), max_length=MOST_CELLS, description="classes that are counted; without them nothing about labels is reported"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not self.columns:
+            raise ValueError(
+                "agree on the cells of a column, by edges, categories or classes; else nothing is reported"
+            )
+        if twice := sorted({*self.edges} & {*self.categories}):
+            raise ValueError(f"{twice[0]} has edges and categories; a column has one of them")
+        for name in self.edges:
+            if any(b <= a for a, b in pairwise(self.edges[name])) or len({*self.middles(name)}) < len(
+                self.middles(name)
+            ):
+                raise ValueError(f"edges of {name} must ascend, with middles that differ in four digits")
+        for name, values in {**self.categories, "classes": self.classes}.items():
+            if len({*values}) < len(values):
+                raise ValueError(f"{name} names a cell twice")
+        return self
+
+    @property
+    def columns(self) -> int:
+        """Number of columns, labels and targets that are counted."""
+        return len(self.edges) + len(self.categories) + bool(self.classes)
+
+    def middles(self, name: str) -> tuple[float, ...]:
+        """The middle of each bin of a column, to four digits."""
+        return tuple(rounded(a + (b - a) / 2) for a, b in pairwise(self.edges[name]))
+
+
+class SurveySettings(Settings):
+    """What a survey asks of every silo."""
+
+    least: int = Field(
+        10, ge=3, le=10**6, description="least count: nothing about fewer rows is reported, not by a difference either"
+    )
+    cells: int = Field(
+        100, ge=2, le=MOST_CELLS, description="most groups in which a silo tells a column of numbers; more are finer"
+    )
+    columns: tuple[ToldName, ...] = Field(
+        (), max_length=MOST_COLUMNS, description="columns that are asked about; all that every silo has if empty"
+    )
+    words: int = Field(20_000, ge=0, le=MOST_WORDS, description="of texts: most words that a silo tells")
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="as of a run: what is put aside for testing with it is not asked about"
+    )
+    category_share: Share = Field(
+        0.01, description="categories in a smaller share of all rows get no column in the next study's task"
+    )
+    noise: Noise | None = Field(
+        None, description="differential privacy: noise on counts of agreed cells; other columns are not reported"
+    )
+    intervals: int = Field(10, ge=1, le=1000, description="survival: most intervals of time in the next study's task")

@@ -1,0 +1,181 @@
+"""A silo's side of a survey: two pure functions from its data and a question to a reply, and what it remembers."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pomona.core.errors import DataError, ProtocolError
+from pomona.data.settings import DataSettings
+from pomona_federation.survey.least_count import safe_classes, safe_names, safe_numbers, safe_share
+from pomona_federation.survey.noise import NoisyData, agreed_columns
+from pomona_federation.survey.raw_data import RawData, read_raw
+from pomona_federation.survey.replies import (
+    LONGEST_WORD,
+    ColumnForm,
+    ColumnsReply,
+    FiguresQuestion,
+    FiguresReply,
+    Names,
+    Numbers,
+)
+from pomona_federation.survey.settings import SurveySettings
+
+AGAIN = "it was reported differently in an earlier survey, and would be reported twice"
+CHANGED = "the data have other rows than in an earlier survey, and what is new in them could be derived by a difference"
+
+
+def columns(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
+    """What the silo has, without any value of it.
+
+    Raises DataError for fewer rows than the least count, or ConfigError and DataError as a reader does.
+    """
+    return _offered(_described(survey, data), survey)
+
+
+def _described(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
+    return _enough(read_raw(data, survey.seed), survey).described()
+
+
+def _offered(found: ColumnsReply, survey: SurveySettings) -> ColumnsReply:
+    return agreed_columns(found, survey.noise) if survey.noise else found
+
+
+def figures(
+    survey: SurveySettings,
+    question: FiguresQuestion,
+    data: DataSettings,
+    told: FiguresReply | None = None,
+    generator: np.random.Generator | None = None,
+) -> tuple[FiguresReply, FiguresReply]:
+    """The columns asked about, in their safe form.
+
+    What was told once is told again as it was, whatever the data are now; a larger least count coarsens it.
+
+    Args:
+        survey: what all agreed to.
+        question: from the server; nothing of it is believed.
+        data: the silo's own section data.
+        told: all that the silo has told in earlier surveys.
+        generator: of the noise, where the survey has some: from a secret, and used once. A new one by default.
+
+    Returns:
+        The reply, and all that the silo has told now; that is to be kept before the reply is sent.
+
+    Raises:
+        ProtocolError: a question about columns that were not offered, or not so.
+        DataError, ConfigError: as ``columns``.
+    """
+    found = _described(survey, data)
+    offered = {form.name for form in _offered(found, survey).columns}
+    asked = {form.name: form for form in question.columns}
+    if len(asked) < len(question.columns) or {*asked} - offered or (survey.columns and {*asked} - {*survey.columns}):
+        raise ProtocolError("the server asks about columns that this silo does not have or was not to be asked about")
+    if survey.noise and any(
+        (form.kind == "category") != (name in survey.noise.categories) for name, form in asked.items()
+    ):
+        raise ProtocolError("the server asks about columns as another kind than their agreed cells are of")
+    forms = [_readable(form, asked.get(form.name, form)) for form in found.columns]
+    raw = _enough(read_raw(data, survey.seed, forms), survey)
+    shown = NoisyData(raw, survey.noise, generator or secret_generator()) if survey.noise else raw
+    fresh = None if told and told.rows != len(raw.rows) else shown
+    before = told or FiguresReply(rows=len(raw.rows))
+    reply = FiguresReply(
+        rows=before.rows, **_columns(survey, question, before, fresh), **_targets(survey, before, fresh)
+    )
+    return reply, _together(before, reply)
+
+
+def secret_generator() -> np.random.Generator:
+    """A generator of noise that nobody can repeat."""
+    return np.random.Generator(np.random.Philox(secrets.randbits(128)))
+
+
+def _enough(raw: RawData, survey: SurveySettings) -> RawData:
+    if len(raw.rows) < survey.least:
+        raise DataError(f"fewer training rows than the survey's least count of {survey.least}; nothing can be reported")
+    return raw
+
+
+def _readable(own: ColumnForm, asked: ColumnForm) -> ColumnForm:
+    """How a column that is asked about is read: as this silo reads it itself, or as categories, as any cell can be.
+
+    A column that cannot be read fails the answer. Were a server free to have names read as numbers, with gap markers
+    of its choice, each failure would say that some cell, of one row perhaps, is none of these. Raises ProtocolError.
+    """
+    if asked.kind not in {own.kind, "category"}:
+        raise ProtocolError(f"the server asks about column {own.name} as {asked.kind}, it was offered as {own.kind}")
+    return asked.model_copy(update={"missing": tuple(dict.fromkeys((*own.missing, *asked.missing)))})
+
+
+def _columns(
+    survey: SurveySettings, question: FiguresQuestion, before: FiguresReply, fresh: RawData | NoisyData | None
+) -> Mapping[str, Any]:
+    """The columns asked about: as told before, else of the data; and those that would be told by a difference."""
+    numbers: dict[str, Numbers] = {}
+    names: dict[str, Names] = {}
+    untold: dict[str, str] = {}
+    for form in question.columns:
+        name, categories = form.name, form.kind == "category"
+        if name in (before.numbers if categories else before.names):
+            untold[name] = AGAIN
+        elif name in (before.names if categories else before.numbers):
+            if categories:
+                names[name] = coarser_names(before.names[name], survey)
+            else:
+                numbers[name] = coarser_numbers(before.numbers[name], survey)
+        elif fresh is None:
+            untold[name] = CHANGED
+        elif categories:
+            names[name] = safe_names(*fresh.categories(name), survey.least)
+        else:
+            numbers[name] = safe_numbers(fresh.numbers(name), survey.least, survey.cells)
+    return {"numbers": numbers, "names": names, "untold": untold}
+
+
+def coarser_names(column: Names, survey: SurveySettings) -> Names:
+    """A column that was told, with a survey's own least count where that is larger."""
+    return safe_names(column.by_name, column.rest, survey.least)
+
+
+def coarser_numbers(column: Numbers, survey: SurveySettings) -> Numbers:
+    """A column that was told, with a survey's own least count and number of groups where these are coarser."""
+    x = np.repeat([*column.values, np.nan], [*column.counts, column.rest])
+    return safe_numbers(x, survey.least, survey.cells)
+
+
+def _targets(survey: SurveySettings, before: FiguresReply, fresh: RawData | NoisyData | None) -> Mapping[str, Any]:
+    """Labels, other targets and words: as told before, else of the data."""
+    if before.classes or before.targets:
+        words = {word: safe_share(n, before.rows, survey.least) for word, n in before.words.items()}
+        return {
+            "classes": safe_classes(before.classes.by_name, survey.least) if before.classes else None,
+            "targets": {name: coarser_numbers(column, survey) for name, column in before.targets.items()},
+            "words": _most(words, survey.words),
+        }
+    assert fresh, "whoever reported anything has reported labels too"
+    words = {w: safe_share(n, before.rows, survey.least) for w, n in fresh.words().items() if len(w) <= LONGEST_WORD}
+    told = {"words": _most(words, survey.words)}
+    if fresh.dataset.targets == "classes":
+        return {**told, "classes": safe_classes(fresh.classes(), survey.least)}
+    targets = {name: safe_numbers(x, survey.least, survey.cells) for name, x in fresh.targets().items()}
+    return {**told, "targets": targets}
+
+
+def _most(words: Mapping[str, int], most: int) -> dict[str, int]:
+    """The most frequent words that may be told."""
+    enough = [(word, n) for word, n in words.items() if n]
+    return dict(sorted(enough, key=lambda item: (-item[1], item[0]))[:most])
+
+
+def _together(before: FiguresReply, reply: FiguresReply) -> FiguresReply:
+    """All that was told, each column as it was told first."""
+    return FiguresReply(
+        rows=before.rows,
+        numbers={**reply.numbers, **before.numbers},
+        names={**reply.names, **before.names},
+        classes=before.classes or reply.classes,
+        targets={**reply.targets, **before.targets},
+        words={**reply.words, **before.words},
+    )

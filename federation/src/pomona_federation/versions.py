@@ -1,0 +1,101 @@
+"""Which releases work together: those of one line of Pomona ("0.1"), with one protocol and one line of Flower.
+
+A release's last number changes neither messages, nor files of a study, nor numbers; the one before may. So the two ends
+of a message are of one line, and so are the beginning and the end of a study. The version stands beside a message's
+body: it is looked at before anything of the body is, whatever a later version makes of that.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from pomona.core.bounds import PLACES, Count, plain
+from pomona.core.errors import CheckpointError, ProtocolError, StorageError
+from pomona.core.settings import Settings
+from pomona_federation.agreement import PROTOCOL
+from pomona_federation.json_store import read_json, write_json
+
+FILE = "versions.json"
+REMEDY = "install releases of Pomona and of Flower at both ends whose first two numbers agree"
+Name = Annotated[str, AfterValidator(lambda text: plain(text, 100))]
+Number = Annotated[str, Field(max_length=40), AfterValidator(plain)]
+
+
+class Versions(Settings):
+    """The versions at one end: of Pomona, of the messages between its ends, and of Flower."""
+
+    pomona: Number
+    protocol: Count
+    flower: Number
+
+    def __str__(self) -> str:
+        return f"Pomona {self.pomona} (protocol {self.protocol}, Flower {self.flower})"
+
+    def works_with(self, other: "Versions") -> bool:
+        """Whether two ends understand each other and compute the same."""
+        ours, theirs = (line(v.pomona) + line(v.flower) + (str(v.protocol),) for v in (self, other))
+        return ours == theirs
+
+
+@cache
+def own() -> Versions:
+    """The versions of this installation."""
+    return Versions(pomona=version("pomona"), protocol=PROTOCOL, flower=version("flwr"))
+
+
+def line(number: str) -> tuple[str, ...]:
+    """The first two parts of a version, which name the line of releases that it belongs to."""
+    return tuple(number.split(".")[:2])
+
+
+def require_understood(sender: Versions | None) -> None:
+    """Raise ProtocolError for a message of a version that this one does not work with; None: it does not say."""
+    if sender is None:
+        raise ProtocolError(f"a message does not say its version, and this is {own()}; {REMEDY}")
+    if not sender.works_with(own()):
+        raise ProtocolError(f"the sender has {sender}, the receiver {own()}; {REMEDY}")
+
+
+def require_begun(begun: Versions | None, what: str) -> None:
+    """Raise CheckpointError where a study was begun by another line of releases; None: nothing has been begun."""
+    if begun and not begun.works_with(own()):
+        raise CheckpointError(
+            f"{what} was begun by {begun}, this is {own()}; finish it with a Pomona {'.'.join(line(begun.pomona))} and "
+            "the Flower that it names, or begin anew"
+        )
+
+
+class KnownVersions(Settings):
+    """The last versions of each peer, by name."""
+
+    peers: dict[Name, Versions] = Field({}, max_length=PLACES)
+
+
+def note(state: Path, peer: str, said: Versions | None) -> None:
+    """Write down the version that a peer has spoken with, where it is another than before; for people alone."""
+    with suppress(OSError, StorageError):
+        known = noted(state)
+        if said and known.get(peer) != said:
+            write_json(state / FILE, KnownVersions(peers={**known, peer: said}))
+
+
+def noted(state: Path) -> Mapping[str, Versions]:
+    """The last versions of peers, by name. Raises StorageError."""
+    found = read_json(KnownVersions, state / FILE, remedy="remove it, it is written again")
+    return found.peers if found else {}
+
+
+def warning(state: Path, peer: str) -> str:
+    """What is wrong between this end and a peer as it has last spoken; empty if nothing is known to be."""
+    said = noted(state).get(peer)
+    return mismatch(said, peer) if said else ""
+
+
+def mismatch(said: Versions, peer: str) -> str:
+    """Why a peer of these versions does not work with this end; empty if it does."""
+    return "" if said.works_with(own()) else f"the {peer} has {said}, here is {own()}; {REMEDY}"

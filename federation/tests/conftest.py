@@ -1,0 +1,30 @@
+"""What the tests of a deployment share."""
+
+import pytest
+
+from federation_in_process import APPLE, Federation, World, settings
+from real_federation import federation, started
+from test_faults import mistaken, tensors
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """A folder to deploy in."""
+    return World(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def local(tmp_path, request):
+    """Three silos and a server of real processes, started; whatever is left of them ends with the test."""
+    with federation(tmp_path / "local", **getattr(request, "param", {})) as made:
+        yield started(made)
+
+
+@pytest.fixture(scope="session")
+def ran(tmp_path_factory):
+    """The kits of a federation that has run: three rounds, silo-1's uplink of the second refused. Not to be changed."""
+    with pytest.MonkeyPatch.context() as patch:
+        mistaken(patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
+        federation = Federation(tmp_path_factory.mktemp("ran"), settings(method=APPLE), quorum=2)
+        federation.run()
+    return federation.kits

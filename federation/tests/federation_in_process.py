@@ -1,0 +1,180 @@
+"""A federation in this process: the real kits, the unchanged Flower apps, and a grid without a network."""
+
+import tomllib
+from itertools import count
+
+import pytest
+import tomli_w
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import load_file
+
+import pomona
+from pomona.config import resolve
+from pomona.federation.transport import Inline
+from pomona.scenario import Scenario
+from pomona_federation.flower_apps import client_app, server_app
+from pomona_federation.provision.provision import provision
+from pomona_federation.rehearsal.files import data_section, federation_file, write_rows
+from pomona_federation.silo import own_kit
+
+APPLE = {"name": "apple", "budget": 1}
+
+
+def settings(**over):
+    """A small run on embedded data."""
+    tree = {
+        "data": {"name": "digits", "train_limit": 300, "test_limit": 100},
+        "partition": {"name": "dirichlet", "beta": 1.0, "min_size": 8},
+        "model": {"name": "mlp", "hidden": [8]},
+        "batch_size": 16,
+        "lr": 0.1,
+        "rounds": 3,
+        "clients": 3,
+        "workers": 1,
+        "largest_share": 0.5,  # as in a federation that says nothing of it
+    }
+    return resolve(tree, over)
+
+
+def simulation_of(scenario, files):
+    """The configuration of a simulation on all silos' files; it gives the same numbers as the scenario."""
+    tree = {k: v for k, v in scenario.config.tree().items() if k not in ("data", "partition", "clients")}
+    return resolve(tree, {"data": data_section(scenario, files), "partition": {"name": "natural"}})
+
+
+class Federation:
+    """Kits in a folder, with each client's rows in its silo; and the same as a simulation."""
+
+    def __init__(self, folder, config, **options):
+        scenario = Scenario.prepare(config)
+        self.toml = folder / "federation.toml"
+        options = {"deadline": 60.0, "wait": 5.0, "quorum": 1, **options}
+        self.toml.write_text(federation_file(scenario, "127.0.0.1:28443", **options))
+        self.kits = folder / "kits"
+        provision(self.toml, self.kits)
+        self.names = [s["name"] for s in tomllib.loads(self.toml.read_text())["silo"]]
+        files = {n: write_rows(scenario, i, self.kits / n / "data") for i, n in enumerate(self.names)}
+        for name in self.names:
+            path = self.kits / name / "silo.toml"
+            own = tomllib.loads(path.read_text()) | {"data": data_section(scenario, {name: files[name]})}
+            path.write_text(tomli_w.dumps(own))
+        self.simulation = simulation_of(scenario, files)
+        self.grid = LocalGrid({10 + i: self.kits / n for i, n in enumerate(self.names)})
+
+    @property
+    def server(self):
+        """The server's kit."""
+        return self.kits / "server"
+
+    def run(self, study=""):
+        """Run the ServerApp to the end of a study."""
+        context = Context(1, 0, {}, RecordDict(), {"folder": str(self.server), "study": study})
+        server_app(self.grid, context)
+
+
+class LocalGrid(Grid):
+    """Calls the ClientApp for each message.
+
+    ``faults`` may change a reply, make several of it, or be the reason for none; ``gone`` are nodes without a network.
+    """
+
+    def __init__(self, folders):
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as Flower sets in an app's process
+        self.folders, self.faults, self.sent, self.gone = dict(folders), [], [], set()
+        self._ids, self._replies = count(1), {}
+
+    def set_run(self, run):
+        """One run only."""
+
+    @property
+    def run(self):
+        """Pomona's apps have no use for it."""
+        pytest.fail("Pomona asked Flower's grid for what it has no use for")
+
+    def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
+        """Pomona's apps have no use for it."""
+        pytest.fail("Pomona asked Flower's grid for what it has no use for")
+
+    def get_node_ids(self):
+        """Who is online."""
+        return [node for node in self.folders if node not in self.gone]
+
+    def push_messages(self, messages):
+        """Serve each at once."""
+        tickets = []
+        for message in messages:
+            ticket = str(next(self._ids))
+            message.metadata.__dict__["_message_id"] = ticket
+            self.sent.append(message)
+            self._replies[ticket] = self._served(message)
+            tickets.append(ticket)
+        return tickets
+
+    def _served(self, message):
+        node = message.metadata.dst_node_id
+        own_kit.use(self.folders[node])  # one silo a process, but here
+        reply = client_app(message, Context(1, node, {}, RecordDict(), {}))
+        for fault in self.faults:
+            reply = fault(message, reply)
+        return reply
+
+    def pull_messages(self, message_ids):
+        """What has been answered."""
+        came = [self._replies.pop(i, None) for i in message_ids]
+        return [r for reply in came for r in (reply if isinstance(reply, list) else [reply]) if r is not None]
+
+    def send_and_receive(self, messages, *, timeout=None):
+        """Pomona's apps have no use for it."""
+        pytest.fail("Pomona asked Flower's grid for what it has no use for")
+
+
+def lost(message, code=5):
+    """The error that Flower answers with where a node is gone."""
+    return Message(Error(code, "gone"), reply_to=message)
+
+
+class World:
+    """A federation and its simulation in one test's folder."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.patch = folder, monkeypatch
+
+    def federation(self, method=APPLE, run=(), **options):
+        """A federation of three silos, before its first round."""
+        return Federation(self.folder, settings(method=method, **dict(run)), **options)
+
+    def simulated(self, federation, absent=(), membership=None):
+        """The simulation's personal models, with clients absent in rounds as in {(round, client), ...}."""
+        visit = Inline.visit
+
+        def visits(transport, asked, down):
+            replies = visit(transport, asked, down)
+            return [r for r in replies if not asked.trains or (asked.round.number, r.reply.client) not in absent]
+
+        config = federation.simulation
+        if membership:
+            config = config.model_copy(update={"membership": membership})
+        with self.patch.context() as patch:
+            patch.setattr(Inline, "visit", visits)
+            out = self.folder / "simulation"
+            pomona.run(config, out)
+        return loaded({n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)})
+
+
+def deployed(federation):
+    """The silos' personal models."""
+    return loaded({n: federation.kits / n / "state" / "models" / "personal.safetensors" for n in federation.names})
+
+
+def loaded(paths):
+    """Models by name; none of whoever never took part."""
+    return {n: load_file(path) for n, path in paths.items() if path.exists()}
+
+
+def same(one, other):
+    """Whether models are equal bit by bit."""
+    return one.keys() == other.keys() and all(
+        one[n].keys() == other[n].keys() and all(one[n][k].equal(other[n][k]) for k in one[n]) for n in one
+    )

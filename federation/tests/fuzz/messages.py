@@ -1,0 +1,135 @@
+"""Messages as text, and as a silo of a real kit answers them; bytes of tensors."""
+
+import shutil
+from functools import partial
+
+import torch
+from edits import JSON, Valid, damaged, inputs, messages
+from hypothesis import strategies as st
+from targets import TARGETS, Target, target
+
+from pomona.core.errors import PomonaError
+from pomona_federation.messages import message_bodies
+from pomona_federation.messages.message_bodies import Answer, Hello, HelloReply, Refusal, Task
+from pomona_federation.messages.tensor_bytes import Encoding, sha256
+from pomona_federation.silo.studies.silo_in_study import Silo
+from pomona_federation.silo.tasks.client_app import ClientApp
+
+REFUSED = Valid(b'{"silo": "silo-1", "fault": "no"}', JSON)
+
+
+def texts(world):
+    """A valid body of each kind."""
+    said = {
+        Hello: world.said["hello"].asked, HelloReply: world.said["hello"].answered, Task: world.said["second"].asked,
+        Answer: world.said["second"].answered,
+    }  # fmt: skip
+    return {kind: Valid(message.body.encode(), JSON) for kind, message in said.items()} | {Refusal: REFUSED}
+
+
+def as_text(kind, world):
+    def act(data):
+        record = message_bodies.read(kind, text(data))
+        assert message_bodies.read(kind, record.model_dump_json()) == record
+        assert record.statement
+
+    return messages(kind, texts(world)[kind]), act
+
+
+TARGETS += [
+    Target(f"{kind.kind}, as text", 150, partial(as_text, kind)) for kind in (Hello, HelloReply, Task, Answer, Refusal)
+]
+
+
+def text(data):
+    """A body as Flower hands it over: any characters, whatever the bytes."""
+    return data.decode(errors="replace")
+
+
+# A silo.
+
+
+def silo(world, name, state):
+    """A copy of silo-1's kit whose state is put back before each question."""
+    anew = world.copy(world.kit, name)
+    kit = anew()
+    one = Silo(kit)
+    assert one.own
+
+    def back():
+        shutil.rmtree(kit / "state", ignore_errors=True)
+        if state:
+            shutil.copytree(state, kit / "state")
+        return ClientApp(one)
+
+    return back
+
+
+@target("hello, answered by a silo", 15)
+def hello(world):
+    back = silo(world, "greeted", None)
+    return messages(
+        Hello, texts(world)[Hello]
+    ), lambda data: back().greet(message_bodies.read(Hello, text(data))) and None
+
+
+@target("task of a round, answered by a silo", 15)
+def task(world):
+    return answered(world, "second", "first")
+
+
+@target("task of the closing visit, answered by a silo", 12)
+def closing(world):
+    return answered(world, "closing", "second")
+
+
+def answered(world, which, before):
+    asked = world.said[which].asked
+    back = silo(world, f"asked-{which}", world.said[before].state)
+
+    def act(data):
+        answer, uplink = back().answer(message_bodies.read(Task, text(data)), asked.enclosed)
+        assert message_bodies.read(Answer, answer.model_dump_json()) == answer
+        assert not uplink or sha256(uplink) == answer.uplink
+        return "asks for rows" if answer.missing else "taken"
+
+    return messages(Task, Valid(asked.body.encode(), JSON)), act
+
+
+@target("row of a task under its old name or its own, taken by a silo", 12)
+def row(world):
+    asked = world.said["second"].asked
+    back = silo(world, "rowed", world.said["first"].state)
+    name, data = sorted(asked.enclosed.items())[0]
+
+    def act(said):
+        sealed, changed = said[0] % 2, said[1:]
+        new = sha256(changed) if sealed else name
+        others = {n: d for n, d in asked.enclosed.items() if n != name}
+        back().answer(message_bodies.read(Task, asked.body.replace(name, new)), {**others, new: changed})
+
+    return st.builds(lambda own, kept: bytes([own]) + kept, st.integers(0, 1), damaged(Valid(data))), act
+
+
+# Bytes of tensors.
+
+
+@target("uplink, unsealed", 50)
+def unseal(world):
+    sent, expects = world.said["second"].answered.enclosed["uplink"], world.visits[1][0].expects
+    return inputs(Valid(sent)), lambda data: Encoding("fp32", 5).unpack_uplink(data, expects) and None
+
+
+@target("row, unpacked", 50)
+def unpack(world):
+    forms = [message_bodies.EntryForm(many=False, dtype=d, width=3) for d in ("BOOL", "F32", "F64", "I64")]
+
+    def act(data):
+        for form in forms:
+            try:
+                assert torch.isfinite(Encoding("fp32", 5).unpack(data, form)).all()
+            except PomonaError as fault:
+                refused = fault
+        raise refused
+
+    return st.binary(max_size=24), act

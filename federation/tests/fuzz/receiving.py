@@ -1,0 +1,211 @@
+"""Messages as the server receives them: with its real registry, from a member that signs whatever it sends."""
+
+import json
+import logging
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+
+from edits import JSON, Valid, inputs, messages
+from hypothesis import strategies as st
+from messages import REFUSED, text, texts
+from targets import target
+from worlds import ROGUE
+
+from pomona.core.errors import PomonaError
+from pomona.methods.base import Rows
+from pomona_federation.agreement import Federation
+from pomona_federation.audit import Audit
+from pomona_federation.messages import message_bodies
+from pomona_federation.messages.message_bodies import Answer, HelloReply, Refusal, Task
+from pomona_federation.messages.message_bus import Message
+from pomona_federation.messages.tensor_bytes import sha256
+from pomona_federation.pki.signatures import Signer
+from pomona_federation.server.members.member_registry import MemberRegistry
+from pomona_federation.server.rounds.flower_transport import FlowerTransport
+from pomona_federation.silo.studies.silo_in_study import Silo
+
+SILO, PLACE = "silo-1", 1
+
+
+class Mailbox:
+    """A message bus to one node, which answers at once."""
+
+    def __init__(self, answer):
+        self.answer, self.waiting, self.ids = answer, {}, count()
+
+    def online(self):
+        return frozenset({ROGUE})
+
+    def send(self, messages):
+        tickets = [str(next(self.ids)) for _ in messages]
+        self.waiting |= {ticket: self.answer(out.message) for ticket, out in zip(tickets, messages, strict=True)}
+        return tickets
+
+    def wait(self, seconds):
+        """It has answered already."""
+
+    def fetch(self, tickets):
+        return {t: self.waiting.pop(t) for t in tickets if t in self.waiting}
+
+
+@contextmanager
+def foreseen():
+    """Let nothing be refused for a fault that nobody has thought of: such a one is logged."""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("pomona")
+    logger.addHandler(handler)
+    before, logger.propagate = logger.propagate, False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
+    assert not lines, lines[0]
+
+
+class Counter:
+    """A server whose only silo is silo-1, with its real registry, and what that silo sends it."""
+
+    def __init__(self, world, name):
+        self.said, self.visits = world.said, world.visits
+        self.anew = world.copy(world.federation.server, name)
+        self.key = Signer(world.kit / "keys" / "silo.key")
+        self.method = Silo(world.kit).method
+
+    def transport(self, answer):
+        """Behind a bus that gives these answers, with a registry of founders alone."""
+        folder = self.anew()
+        shutil.rmtree(folder / "run")
+        run, federation = folder / "run", Federation.load(folder / "federation.toml")
+        run.mkdir()
+        registry, audit = MemberRegistry(run, federation), Audit(run / "audit.jsonl")
+        return FlowerTransport(
+            federation, registry.path.parent, self.run, self.method.server, registry, Mailbox(answer), audit, pause=0.0
+        )
+
+    @property
+    def run(self):
+        return json.loads(self.said["second"].asked.body)["run"]
+
+    def hello_reply(self, asked):
+        """The honest one."""
+        body = json.loads(self.said["hello"].answered.body) | {"nonce": json.loads(asked.body)["nonce"]}
+        return Message("hello-reply", json.dumps(body), self.key.sign("hello-reply", body))
+
+    def signed(self, kind, record, data, enclosed=()):
+        """A body with silo-1's signature on what of it can be read."""
+        try:
+            signature = self.key.sign(kind, message_bodies.read(record, text(data)).statement)
+        except PomonaError:
+            signature = ""
+        return Message(kind, text(data), signature, dict(enclosed))
+
+    def greets(self, answer):
+        """How the server meets whoever answers so."""
+        with foreseen():
+            transport = self.transport(answer)
+            transport.greet()
+            transport.audit.close()
+        assert transport.absent.keys() <= {SILO, f"node {ROGUE}"}
+        assert (PLACE in transport.known) != bool(transport.absent)
+        return "taken" if PLACE in transport.known else "absent"
+
+    def visit(self, answer):
+        """How a round of the server goes in which silo-1 alone is asked, and answers so."""
+        visit, down = self.visits[1]
+        visit = replace(visit, ids=(PLACE,))
+        down = {key: Rows(rows.bank, rows.index[PLACE : PLACE + 1]) for key, rows in down.items()}
+        with foreseen():
+            transport = self.transport(
+                lambda asked: self.hello_reply(asked) if asked.kind == "hello" else answer(asked)
+            )
+            transport.greet()
+            arrivals = transport.visit(visit, down)
+            transport.audit.close()
+        assert transport.absent.keys() <= {SILO}
+        if any(a.unread for a in arrivals) or not arrivals:
+            assert SILO in transport.refused or SILO in transport.absent
+            return "absent"
+        assert len(arrivals) == 1
+        return "taken"
+
+
+@target("hello reply, received by the server", 20)
+def hello_reply(world):
+    server = Counter(world, "hello-reply")
+
+    def act(data):
+        def answer(asked):
+            return server.signed(
+                "hello-reply", HelloReply, data.replace(b"@nonce", json.loads(asked.body)["nonce"].encode())
+            )
+
+        return server.greets(answer)
+
+    known = json.loads(texts(world)[HelloReply].data) | {"nonce": "@nonce"}
+    return messages(HelloReply, Valid(json.dumps(known).encode(), JSON)), act
+
+
+@target("refusal of a hello, received by the server", 12)
+def refusal(world):
+    server = Counter(world, "refusal")
+    return messages(Refusal, REFUSED), lambda data: server.greets(lambda _: server.signed("refusal", Refusal, data))
+
+
+@target("refusal of a task, received by the server", 12)
+def refusal_of_a_task(world):
+    server = Counter(world, "refusal-of-task")
+    return messages(Refusal, REFUSED), lambda data: server.visit(lambda _: server.signed("refusal", Refusal, data))
+
+
+def honest(server):
+    """The honest answer to what this server asks, and its uplink."""
+    asked = []
+    server.visit(lambda message: asked.append(message) or Message("refusal", "", ""))
+    said = server.said["second"].answered
+    body = json.loads(said.body) | {"task": message_bodies.read(Task, asked[0].body).digest}
+    return body, said.enclosed["uplink"]
+
+
+@target("answer, received by the server", 20)
+def answer(world):
+    server = Counter(world, "answer")
+    body, uplink = honest(server)
+    known = Valid(json.dumps(body).encode(), JSON)
+
+    def act(data):
+        return server.visit(lambda _: server.signed("answer", Answer, data, {"uplink": uplink}))
+
+    assert act(known.data) == "taken"
+    return messages(Answer, known), act
+
+
+@target("uplink under the hash of its bytes, received by the server", 20)
+def uplink(world):
+    server = Counter(world, "uplink")
+    body, sent = honest(server)
+
+    def act(data):
+        said = json.dumps(body | {"uplink": sha256(data)}).encode()
+        return server.visit(lambda _: server.signed("answer", Answer, said, {"uplink": data}))
+
+    return inputs(Valid(sent)), act
+
+
+@target("message of any kind and signature, received by the server", 15)
+def message(world):
+    server = Counter(world, "message")
+    body, uplink = honest(server)
+
+    def act(data):
+        kind, signature, rest = (*data.split(b"|", 2), b"", b"")[:3]
+        return server.visit(lambda _: Message(text(kind), json.dumps(body), text(signature), {text(rest): uplink}))
+
+    kinds = st.sampled_from(["answer", "refusal", "hello-reply", "hello", "task", "", "x"])
+    return st.builds(
+        lambda kind, sign, rest: f"{kind}|{sign}|{rest}".encode(errors="replace"), kinds, st.text(), st.text()
+    ), act

@@ -1,0 +1,46 @@
+"""A server's kit with a run to look at: real files of a federation in this process, standing still or as it goes."""
+
+import asyncio
+import shutil
+import time
+from contextlib import contextmanager
+
+import httpx
+
+from pomona.storage.lock import locked
+from pomona.storage.run_status import Status, write_status
+from pomona_federation.json_store import write_json
+from pomona_federation.supervision.status_files import WAITING, WaitingStatus
+
+HOSTILE = "<script>alert(1)</script> \"quoted\" & 'so'\\"
+
+
+def copied(source, to):
+    """A copy of kits, which a test may change."""
+    return shutil.copytree(source, to, ignore=shutil.ignore_patterns("arrivals"))
+
+
+@contextmanager
+def running(kit, missing):
+    """Let a server's run be one that goes on: this process holds the folder, and waits for silos."""
+    run = kit / "run"
+    with locked(run):
+        write_status(run, Status(state="running", round=2))
+        now = time.time()
+        asked = ("silo-0", *missing)
+        waits = WaitingStatus(
+            stage="round 3", since=now, until=now + 600, asked=asked, answered=asked[:1], missing=missing
+        )
+        write_json(run / WAITING, waits)
+        yield
+
+
+def asked(app, path="/", base="http://127.0.0.1:9464", method="GET", **headers):
+    """What an application answers, without a network."""
+
+    async def answer():
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+            return await client.request(method, path, headers=headers)
+
+    return asyncio.run(answer())

@@ -1,0 +1,83 @@
+"""A federation of real processes on loopback for tests of faults, and the simulation that it must equal."""
+
+import os
+import signal
+from contextlib import contextmanager
+
+from safetensors.torch import load_file
+
+from federation_in_process import settings
+from pomona.federation.transport import Inline
+from pomona.record.reading import load
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+from pomona_federation.rehearsal.run import local_federation
+from pomona_federation.supervision.processes import process_tree
+
+ROUNDS = 5
+PATIENT = {"deadline": 240.0, "wait": 240.0, "patience": 200.0, "quorum": 2}
+
+
+@contextmanager
+def federation(folder, rounds=ROUNDS, **options):
+    """Kits of three silos and a server on loopback; whatever of them still runs at the end is ended."""
+    scenario = Scenario.prepare(settings(method={"name": "apple", "budget": 1}, rounds=rounds))
+    with local_federation(scenario, folder, **(PATIENT | options)) as made:
+        yield made
+        left = set(below(os.getpid()))
+    assert not left & {process for process, command in process_tree(os.getpid()).items() if "pomona" in command}
+
+
+def started(local):
+    """The federation, with everybody started."""
+    for who in ("server", *local.names):
+        local.start(who)
+    return local
+
+
+def after(number):
+    """Whether a round is committed, and the federation still runs."""
+    return lambda status: status.round >= number or status.state != "running"
+
+
+def ended(status):
+    """Whether the federation has come to an end; a ServerApp that is told to stop is begun again by its supervisor."""
+    return status.state in {"finished", "failed"}
+
+
+def expected(local, monkeypatch):
+    """The simulation's models, with every silo absent in the rounds that the server went without it."""
+    cohorts = {r.round: r.cohort for r in load(local.server / "run").rounds}
+    visit = Inline.visit
+
+    def visits(transport, asked, down):
+        replies = visit(transport, asked, down)
+        return [r for r in replies if not asked.trains or r.reply.client in cohorts[asked.round.number]]
+
+    monkeypatch.setattr(Inline, "visit", visits)
+    out = local.folder / "simulation"
+    simulate(local.simulation, out)
+    return [load_file(out / "models" / f"client-{i:02d}.safetensors") for i in range(len(local.names))], cohorts
+
+
+def check(local, monkeypatch, whole=True):
+    """The models are as expected; ``whole``: nobody was absent in any round."""
+    models, cohorts = expected(local, monkeypatch)
+    if whole:
+        assert set(cohorts.values()) == {(0, 1, 2)}
+    for name, theirs in zip(local.names, models, strict=True):
+        ours = load_file(local.silo(name) / "state" / "models" / "personal.safetensors")
+        assert all(ours[k].equal(theirs[k]) for k in theirs), name
+    return cohorts
+
+
+def kill(processes, number=signal.SIGKILL):
+    """Signal processes that were found. Fails if there are none."""
+    assert processes
+    for process in processes:
+        process.send_signal(number)
+
+
+def below(pid):
+    """The descendants of a process."""
+    return [process for process in process_tree(pid) if process.pid != pid]

@@ -1,0 +1,314 @@
+"""A silo's side: what it refuses, what it tells again, and all kinds of data."""
+
+import numpy as np
+import pytest
+
+from pomona.core.errors import DataError, ProtocolError
+from pomona.data.settings import DataSettings
+from pomona_federation.survey import agreeing, page, silo
+from pomona_federation.survey.figures import moments, pooled
+from pomona_federation.survey.next_task import task_of
+from pomona_federation.survey.raw_data import read_raw
+from pomona_federation.survey.replies import ColumnForm, FiguresQuestion, FiguresReply, Names, Numbers
+from pomona_federation.survey.settings import SurveySettings
+from pomona_federation.task_settings import TaskSettings
+from surveying import surveyed
+
+ROWS = 120
+SURVEY = SurveySettings()
+
+
+def table(folder, seed=0, rows=ROWS, ward="AAAB", change=lambda lines: lines):
+    """A table of one silo: numbers, categories, dates, and an outcome."""
+    draw = np.random.Generator(np.random.Philox(seed))
+    lines = ["age,ward,visit,outcome"]
+    for k in range(rows):
+        age = int(draw.integers(20, 90))
+        lines.append(f"{age},{ward[k % len(ward)]},2024-{k % 12 + 1:02d}-03,{'ill' if age > 55 else 'well'}")
+    path = folder / f"{seed}.csv"
+    path.write_text("\n".join(change(lines)) + "\n")
+    return DataSettings(name="csv", path=path, label_column="outcome", dates=("visit",), test_share=0.2)
+
+
+def asked(data, survey=SURVEY, told=None, **kinds):
+    """One silo's answer to the question that follows from its own columns, some of which are of other kinds."""
+    forms = silo.columns(survey, data).columns
+    changed = [form.model_copy(update={"kind": kinds.get(form.name, form.kind)}) for form in forms]
+    return silo.figures(survey, FiguresQuestion(columns=tuple(changed)), data, told)
+
+
+def test_nothing_of_a_value_is_told_with_the_columns(tmp_path):
+    found = silo.columns(SURVEY, table(tmp_path))
+    assert [(form.name, form.kind) for form in found.columns] == [
+        ("age", "number"), ("ward", "category"), ("visit", "date")
+    ]  # fmt: skip
+    assert (found.targets, found.classes, found.labels) == ("classes", (), ())
+    assert found.rows < ROWS
+
+
+def test_a_silo_with_fewer_rows_than_the_least_count_tells_nothing(tmp_path):
+    with pytest.raises(DataError, match="fewer training rows than the survey's least count of 10"):
+        silo.columns(SURVEY, table(tmp_path, rows=12))
+
+
+@pytest.mark.parametrize(
+    ("survey", "columns"),
+    [
+        (SURVEY, ("age", "name")),
+        (SURVEY, ("outcome",)),
+        (SURVEY, ("age", "age")),
+        (SurveySettings(columns=("ward",)), ("age", "ward")),
+    ],
+)
+def test_a_question_for_more_than_was_offered_is_refused(tmp_path, survey, columns):
+    question = FiguresQuestion(columns=tuple(ColumnForm(name=name, kind="number") for name in columns))
+    with pytest.raises(ProtocolError, match="the server asks about columns that this silo does not have"):
+        silo.figures(survey, question, table(tmp_path))
+
+
+@pytest.mark.parametrize("rare", ["A", "Z"])
+@pytest.mark.parametrize(("name", "kind"), [("ward", "number"), ("ward", "date"), ("age", "date"), ("visit", "number")])
+def test_no_column_is_read_so_that_its_failure_would_tell_of_a_row(tmp_path, name, kind, rare):
+    def one(lines):
+        return [lines[0], lines[1].replace(",A,", f",{rare},"), *lines[2:]]
+
+    form = ColumnForm(name=name, kind=kind, missing=("A", "B"))
+    with pytest.raises(ProtocolError, match=f"asks about column {name} as {kind}, it was offered as"):
+        silo.figures(SURVEY, FiguresQuestion(columns=(form,)), table(tmp_path, change=one))
+
+
+def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
+    data = table(tmp_path, change=lambda lines: [lines[0], f"lost{lines[1][2:]}", *lines[2:]])
+    data = data.model_copy(update={"missing_values": {"age": ("lost",)}})
+    answers = [
+        silo.figures(SURVEY, FiguresQuestion(columns=(ColumnForm(name="age", kind="number", missing=m),)), data)
+        for m in ((), ("lost",))
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_what_was_told_is_told_again_whatever_the_data_are_now(tmp_path):
+    first, told = asked(table(tmp_path))
+    assert asked(table(tmp_path), told=told) == (first, told)
+    changed = table(tmp_path, change=lambda lines: [lines[0], *(f"7{line}" for line in lines[1:])])
+    assert asked(changed)[0] != first
+    assert asked(changed, told=told) == (first, told)
+
+
+def test_new_rows_are_not_told_by_a_difference(tmp_path):
+    first, told = _of_age(tmp_path)
+    more = table(tmp_path, rows=ROWS + 5)
+    reply, now = asked(more, told=told)
+    assert reply.numbers == first.numbers
+    assert reply.rows == first.rows
+    assert set(reply.untold) == {"ward", "visit"}
+    assert "could be derived by a difference" in reply.untold["ward"]
+    assert now == told
+
+
+def _of_age(folder):
+    question = FiguresQuestion(columns=(ColumnForm(name="age", kind="number"),))
+    return silo.figures(SURVEY, question, table(folder))
+
+
+def test_a_column_is_told_in_one_kind_only(tmp_path):
+    _, told = asked(table(tmp_path))
+    reply, now = asked(table(tmp_path), told=told, age="category")
+    assert set(reply.untold) == {"age"}
+    assert "would be reported twice" in reply.untold["age"]
+    assert now == told
+
+
+def test_another_least_count_coarsens_what_was_told(tmp_path):
+    first, told = asked(table(tmp_path))
+    second, now = asked(table(tmp_path), SurveySettings(least=20, cells=3), told)
+    assert set(second.numbers["age"].values) <= set(first.numbers["age"].values)
+    assert min(second.numbers["age"].counts) >= 20
+    assert len(second.numbers["age"].counts) <= 3
+    assert now == told
+    third, _ = asked(table(tmp_path), SurveySettings(least=3, cells=1000), told)
+    assert third == first
+
+
+def test_numbers_at_one_silo_and_names_at_another_are_categories_for_both(tmp_path):
+    plain = table(tmp_path, seed=1, ward="1112")
+    result = surveyed({"north": table(tmp_path), "south": plain})
+    assert {form.name: form.kind for form in result.forms} == {"age": "number", "ward": "category", "visit": "date"}
+    assert result.names("ward")["south"].names == ("1", "2")
+    by = TaskSettings.model_validate(task_of(result)).preprocessing
+    assert by.columns[1].values == ("1", "2", "A", "B")
+
+
+def test_columns_of_some_silos_only_are_named(tmp_path):
+    wider = table(tmp_path, seed=1, change=lambda lines: [f"{line},{k or 'more'}" for k, line in enumerate(lines)])
+    result = surveyed({"north": table(tmp_path), "south": wider})
+    assert [form.name for form in result.forms] == ["age", "ward", "visit"]
+    assert result.notes == ("south has columns that others have not: more; it leaves them out by data.drop_columns",)
+
+
+def test_silos_of_different_kinds_are_told_apart(tmp_path):
+    one = silo.columns(SURVEY, table(tmp_path))
+    other = one.model_copy(update={"kind": "image", "shape": (4, 4, 1)})
+    with pytest.raises(DataError, match="silo south has kind image, north table"):
+        agreeing.agreed(SURVEY, {"north": one, "south": other})
+
+
+def images(folder, seed):
+    """Gray images in two classes, as an archive."""
+    draw = np.random.Generator(np.random.Philox(seed))
+    x = draw.integers(0, 200 + 20 * seed, (100, 6, 5, 2)).astype(np.uint8)
+    path = folder / f"{seed}.npz"
+    np.savez(path, x=x, y=np.arange(100) % 2)
+    return DataSettings(name="npz", path=path, test_share=0.2), x
+
+
+def test_images_are_told_by_their_intensities(tmp_path):
+    (north, _), (south, _) = images(tmp_path, 1), images(tmp_path, 2)
+    result = surveyed({"north": north, "south": south})
+    task = TaskSettings.model_validate(task_of(result))
+    seen = []
+    for data in (north, south):
+        raw = read_raw(data, 0)
+        seen.append(raw.dataset.x[raw.rows].astype(float))
+    every = np.concatenate(seen)
+    assert task.input_shape == (6, 5, 2)
+    assert task.classes == ("0", "1")
+    assert np.allclose(task.shift, every.mean(axis=(0, 1, 2)), rtol=0.02)
+    assert np.allclose(task.scale, every.std(axis=(0, 1, 2)), rtol=0.05)
+
+
+def texts(folder, seed, rare):
+    """Texts in two classes, one of them with a rare word."""
+    lines = ["kind,text"]
+    lines += [
+        f"{'good' if k % 2 else 'bad'},the film was {'fine' if k % 2 else 'poor'} {'again ' * (k % 3)}"
+        for k in range(99)
+    ]
+    lines += [f"good,the film was {rare}"]
+    path = folder / f"{seed}.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return DataSettings(
+        name="csv-text", path=path, label_column="kind", text_columns=("text",), sequence_length=8, test_share=0.1
+    )
+
+
+def test_texts_are_told_by_words_in_enough_of_them(tmp_path):
+    result = surveyed({"north": texts(tmp_path, 1, "wolf"), "south": texts(tmp_path, 2, "bear")})
+    task = TaskSettings.model_validate(task_of(result))
+    assert set(task.words) == {"the", "film", "was", "fine", "poor", "again"}
+    assert task.vocabulary == 8
+    assert task.input_shape == (8,)
+    for told in result.silos.values():
+        assert all(n == told.figures.rows or told.figures.rows - n >= 10 for n in told.figures.words.values())
+        assert all(told.figures.words[word] == told.figures.rows for word in ("the", "film", "was"))
+
+
+def outcomes(folder, seed, heads, line):
+    """A table of x and targets."""
+    draw = np.random.Generator(np.random.Philox(seed))
+    lines = [f"x,{heads}", *(f"{draw.normal():.3f},{line(draw)}" for _ in range(200))]
+    path = folder / f"{seed}.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_times_to_an_event_become_intervals(tmp_path):
+    def line(draw):
+        return f"{draw.exponential(5) + 0.1:.2f},{int(draw.random() < 0.6)}"
+
+    data = {
+        name: DataSettings(
+            name="csv",
+            path=outcomes(tmp_path, k, "days,seen", line),
+            label_columns=("days", "seen"),
+            targets="survival",
+        )
+        for k, name in enumerate(("north", "south"))
+    }
+    result = surveyed(data)
+    (told,) = result.targets().values()
+    task = TaskSettings.model_validate(task_of(result))
+    assert 5 <= len(task.time_edges) <= 10
+    for name, column in told.items():
+        raw = read_raw(data[name], 0)
+        assert sum(column.counts) == raw.dataset.y[raw.rows, 1].sum()
+
+
+def test_targets_that_are_numbers_get_shift_and_scale(tmp_path):
+    data = {
+        name: DataSettings(
+            name="csv",
+            path=outcomes(tmp_path, k, "y", lambda draw, k=k: f"{draw.normal(1000 + k, 3):.3f}"),
+            label_column="y",
+            targets="regression",
+        )
+        for k, name in enumerate(("north", "south"))
+    }
+    task = TaskSettings.model_validate(task_of(surveyed(data)))
+    assert abs(task.target_shift[0] - 1000.5) < 0.5
+    assert abs(task.target_scale[0] - 3) < 0.4
+
+
+def test_flags_become_outputs(tmp_path):
+    data = {
+        name: DataSettings(
+            name="csv",
+            path=outcomes(tmp_path, k, "f,g", lambda draw: f"{int(draw.random() < 0.5)},{int(draw.random() < 0.2)}"),
+            label_columns=("f", "g"),
+            targets="multilabel",
+        )
+        for k, name in enumerate(("north", "south"))
+    }
+    result = surveyed(data)
+    assert TaskSettings.model_validate(task_of(result)).outputs == 2
+    assert set(moments(pooled(result.targets()["f"].values())).__dict__) == {"count", "mean", "deviation"}
+    assert set(pooled(result.targets()["g"].values()).values) == {0.0, 1.0}
+
+
+def test_hostile_names_and_numbers_are_refused():
+    for bad in (
+        {"rows": 10, "numbers": {"a\nb": {}}},
+        {"rows": 10, "numbers": {"a": {"values": [1, 1], "counts": [5, 5]}}},
+        {"rows": 10, "numbers": {"a": {"values": [1e31], "counts": [10]}}},
+        {"rows": 10, "numbers": {"a": {"values": [1.00001], "counts": [10]}}},
+        {"rows": 10, "numbers": {"a": {"values": [1e-320], "counts": [10]}}},
+        {"rows": 10, "numbers": {"a": {"values": [float("nan")], "counts": [10]}}},
+        {"rows": 10, "names": {"a": {"names": ["\x1b[2J"], "counts": [10]}}},
+        {"rows": 10, "names": {"a": {"names": ["x"], "counts": [-1], "rest": 11}}},
+        {"rows": 10, "words": {"two words": 3}},
+        {"rows": 10, "words": {"word": 11}},
+        {"rows": 2**53},
+    ):
+        with pytest.raises(ValueError):  # noqa: PT011 - pydantic's, whatever it says
+            FiguresReply.model_validate(bad)
+    assert FiguresReply.model_validate({"rows": 10, "numbers": {"a": {"rest": 10}}}).numbers["a"] == Numbers(rest=10)
+
+
+def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
+    data, survey = table(tmp_path), SurveySettings(cells=4)
+    own = silo.columns(survey, data)
+    question, _ = agreeing.agreed(survey, {"north": own})
+    reply, _ = silo.figures(survey, question, data)
+    n = reply.rows
+    agreeing.require_answered(survey, question, own, reply, n)
+    fives = Numbers(values=(1.0, 2.0, 3.0, 4.0, 5.0), counts=(10, 10, 10, 10, n - 40))
+    for change, why in (
+        ({"classes": None}, "other labels"),
+        ({"targets": {"more": Numbers(rest=n)}}, "other labels"),
+        ({"numbers": {**reply.numbers, "age": fives}}, "more than 4 cells"),
+        ({"numbers": {**reply.numbers, "age": Numbers(values=(1.0,), counts=(9,), rest=n - 9)}}, "fewer than 10"),
+        ({"names": {"ward": Names(names=("A",), counts=(n - 1,), rest=1)}}, "fewer than 10"),
+        ({"words": {"word": 1}}, "fewer than 10"),
+    ):
+        with pytest.raises(ProtocolError, match=why):
+            agreeing.require_answered(survey, question, own, reply.model_copy(update=change), n)
+    with pytest.raises(ProtocolError, match=f"not of 10 to {n - 1}"):
+        agreeing.require_answered(survey, question, own, reply, n - 1)
+
+
+def test_a_page_shows_names_as_text(tmp_path):
+    sharp = table(tmp_path, ward="<b>")
+    result = surveyed({"north": sharp, "south": table(tmp_path, seed=1)})
+    html = page.write(result, tmp_path / "page").read_text()
+    assert "<b>" not in html
+    assert "ward = &lt;" in html

@@ -1,0 +1,58 @@
+"""A survey without a network: both steps at every silo, and the server's part between them; and four hospitals."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pomona.data.settings import DataSettings
+from pomona_federation.survey import agreeing, silo
+from pomona_federation.survey.result import SiloTold, SurveyResult
+from pomona_federation.survey.settings import SurveySettings
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+NAMES = [
+    "age",
+    "sex",
+    "cp",
+    "trestbps",
+    "chol",
+    "fbs",
+    "restecg",
+    "thalach",
+    "exang",
+    "oldpeak",
+    "slope",
+    "ca",
+    "thal",
+    "num",
+]
+CATEGORIES = ("cp", "restecg", "slope", "thal")
+FOLDER = Path(os.environ.get("POMONA_DATA", "")) / "heart_disease"
+
+
+def heart_disease(hospital):
+    """A hospital's section data: what its file means, and no figure of its rows."""
+    if not (path := FOLDER / f"processed.{hospital}.data").is_file():
+        pytest.skip("needs heart_disease in POMONA_DATA")
+    return DataSettings(
+        name="csv",
+        path=path,
+        columns=tuple(NAMES),
+        label_column="num",
+        label_above=0,
+        categories=CATEGORIES,
+        missing_values={"chol": ("0",)},
+    )
+
+
+def surveyed(silos, survey=None):
+    """The result of a survey among silos, given their section data by name."""
+    survey = survey or SurveySettings()
+    columns = {name: silo.columns(survey, data) for name, data in silos.items()}
+    question, notes = agreeing.agreed(survey, columns)
+    told = {
+        name: SiloTold(columns=columns[name], figures=silo.figures(survey, question, data)[0])
+        for name, data in silos.items()
+    }
+    return SurveyResult(survey=survey, question=question, silos=told, notes=notes)

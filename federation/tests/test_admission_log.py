@@ -1,0 +1,66 @@
+"""Each decision on an uplink stands in the server's audit log: who, which round, norms against limits, why not."""
+
+from statistics import median
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from pomona.core.errors import QuorumError
+from pomona.federation.admission import DEFAULT
+from pomona_federation.audit import read, verify
+from pomona_federation.silo.tasks import client_app
+from test_faults import mistaken, tensors
+from test_hostile_members import forged
+
+
+def decisions(federation):
+    path = federation.server / "run" / "audit.jsonl"
+    assert verify(path) is None
+    return [e for e in read(path) if e["event"] == "admission"]
+
+
+def sent(patch):
+    """A dictionary that fills with the norm of the core that each silo sends in each round."""
+    norms, answer = {}, client_app.ClientApp.answer
+
+    def answers(self, task, enclosed):
+        body, uplink = answer(self, task, enclosed)
+        if task.trains:
+            norms[task.number, self.silo.file.name] = float(np.linalg.norm(load(uplink)["core"].astype(np.float64)))
+        return body, uplink
+
+    patch.setattr(client_app.ClientApp, "answer", answers)
+    return norms
+
+
+def test_each_uplink_has_one_line_with_its_norm_and_the_limit(world):
+    federation = world.federation(quorum=2)
+    mistaken(world.patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
+    norms = sent(world.patch)
+    federation.run()
+    lines = decisions(federation)
+    assert sorted((e["round"], e["silo"]) for e in lines) == sorted(norms)
+    (refused,) = [e for e in lines if not e["admitted"]]
+    assert (refused["round"], refused["silo"]) == (2, "silo-1")
+    assert "norm" in refused["reason"]
+    assert refused["reason"].startswith("tensor")
+    most = DEFAULT.factor * median([n for (number, _), n in norms.items() if number < 3])
+    for line in lines:
+        true = norms[line["round"], line["silo"]]
+        assert line["norms"].keys() == line["limits"].keys() == {"core"}
+        assert line["norms"]["core"] == pytest.approx(true, rel=1e-5)
+        if line["round"] == 1:
+            assert line["limits"]["core"] is None  # three norms, and five make a limit
+        if line["round"] == 2:
+            assert line["limits"]["core"] == pytest.approx(most, rel=1e-5)
+
+
+def test_a_round_that_is_tried_again_is_judged_twice_and_a_fault_is_a_decision_too(world):
+    federation = world.federation(quorum=3)
+    forged(federation, lambda said: {**said, "fault": "the loss is not finite", "uplink": "", "rows": {}})
+    with pytest.raises(QuorumError):
+        federation.run()
+    lines = [(e["silo"], e["admitted"]) for e in decisions(federation) if e["round"] == 2]
+    assert sorted(lines) == sorted(2 * [("silo-0", True), ("silo-1", False), ("silo-2", True)])
+    assert {e.get("reason") for e in decisions(federation)} == {None, "silo-1: the loss is not finite"}

@@ -1,0 +1,228 @@
+"""The audit file: what it holds, that alterations show, and that a kill does not break it."""
+
+import hashlib
+import json
+import os
+import stat
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pomona.core.errors import StorageError
+from pomona_federation import audit
+from pomona_federation.audit import Audit, read, verify
+from pomona_federation.silo import audited
+
+
+def written(path, events):
+    with Audit(path) as audit:
+        for event, fields in events:
+            audit.write(event, **fields)
+    return path.read_bytes()
+
+
+def test_the_chain_is_the_hash_of_the_chain_before_and_the_line(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    lines = written(path, [("start", {"pid": 7}), ("join", {"silo": "north"})]).decode().splitlines()
+    chain = ""
+    for line in lines:
+        claimed, _, rest = line.removeprefix('{"chain": "').partition('", ')
+        chain = hashlib.sha256(f"{chain}\n{{{rest}".encode()).hexdigest()
+        assert claimed == chain
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [r["event"] for r in read(path)] == ["start", "join"]
+    assert read(path)[0]["time"].endswith("+00:00")
+    assert verify(path) is None
+
+
+def test_reopened_it_goes_on(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    first = written(path, [("a", {})])
+    assert written(path, [("b", {})]).startswith(first)
+    assert verify(path) is None
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_changed_line_is_named(tmp_path, which):
+    path = tmp_path / "audit.jsonl"
+    lines = written(path, [("round", {"number": n}) for n in range(3)]).splitlines(keepends=True)
+    lines[which] = lines[which].replace(b'"number": %d' % which, b'"number": 9')
+    path.write_bytes(b"".join(lines))
+    assert verify(path) == which + 1
+
+
+def test_another_spelling_a_missing_and_a_swapped_line_show(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    lines = written(path, [("round", {"number": n}) for n in range(4)]).splitlines(keepends=True)
+    for altered, broken in (
+        ([lines[0], lines[2], lines[3]], 2),
+        ([lines[1], lines[0], lines[2]], 1),
+        ([lines[0], lines[1].replace(b'": ', b'":'), lines[2]], 2),
+        ([lines[0], b"\n", lines[1]], 2),
+    ):
+        path.write_bytes(b"".join(altered))
+        assert verify(path) == broken
+
+
+@given(st.data())
+def test_cut_anywhere_it_goes_on_and_says_what_was_lost(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+    whole = written(path, [("a", {"k": "ä"}), ("b", {})])
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    ends = [k for k, byte in enumerate(whole) if byte == ord("\n")]
+    kept = sum(cut >= end for end in ends)  # whole, perhaps but for its newline
+    piece = 0 if cut in ends else cut - whole[:cut].rfind(b"\n") - 1
+    written(path, [("c", {})])
+    assert verify(path) is None
+    events = [(r["event"], r.get("bytes")) for r in read(path)]
+    assert events == [("a", None), ("b", None)][:kept] + ([("torn", piece)] if piece else []) + [("c", None)]
+
+
+def test_a_piece_that_nobody_owns_up_to_is_broken(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    whole = written(path, [("a", {}), ("b", {})])
+    path.write_bytes(whole[:-6])
+    assert verify(path) == 2
+    path.write_bytes(whole[:-6] + b"\n" + whole)
+    assert verify(path) == 2
+
+
+def test_two_writers_share_one_chain(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    with Audit(path) as one, Audit(path) as other:
+        for n in range(3):
+            one.write("one", number=n)
+            other.write("other", number=n)
+            other.write("other", number=n)
+    assert verify(path) is None
+    assert len(read(path)) == 9
+
+
+def test_what_the_disk_refuses_is_said(tmp_path):
+    with pytest.raises(StorageError, match="cannot write"):
+        Audit(tmp_path / "no folder" / "audit.jsonl")
+    with pytest.raises(StorageError, match="cannot be read"):
+        verify(tmp_path / "nothing")
+    full = Audit(Path("/dev/full"))
+    with full, pytest.raises(StorageError, match="No space left"):
+        full.write("start")
+
+
+def test_values_must_be_plain(tmp_path):
+    with Audit(tmp_path / "audit.jsonl") as audit, pytest.raises(ValueError, match="JSON"):
+        audit.write("a", loss=float("nan"))
+    assert json.loads("[]") == read(tmp_path / "audit.jsonl")
+
+
+ODD = {
+    "a number that is none": b'{"time": Infinity, "event": "x", "chain": "00"}',
+    "half a character": b'{"event": "\\ud800", "chain": "00"}',
+    "a chain that is a number": b'{"event":"x","chain":7}',
+    "lists in lists": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_a_line_that_nobody_wrote_is_broken_and_the_file_goes_on(what, tmp_path):
+    path = tmp_path / "audit.jsonl"
+    with Audit(path) as log:
+        log.write("first")
+    path.write_bytes(path.read_bytes() + ODD[what] + b"\n")
+    with Audit(path) as log:
+        log.write("last")
+    assert [line["event"] for line in read(path)] == ["first", "last"]
+    assert verify(path) == 2
+
+
+def test_the_end_of_a_file_is_enough_to_go_on(tmp_path, monkeypatch):
+    """However long it is: whoever sends many messages makes none slower."""
+    path = tmp_path / "audit.jsonl"
+    written(path, [("round", {"number": n}) for n in range(1000)])
+    seen = []
+    monkeypatch.setattr(audit, "parsed", lambda line: seen.append(line) or json.loads(line))
+    with Audit(path) as log:
+        log.write("last")
+    assert len(seen) == 2, "the last line is looked for, and taken in"
+    monkeypatch.undo()
+    assert verify(path) is None
+
+
+@pytest.mark.parametrize("block", [1, 2, 50, 200, 2**14])
+@pytest.mark.parametrize("tail", [b"", b"\n", b"\n\n\n", b'{"time', b"[" * 300 + b"\n" + b"]" * 300, b"x\ny\nz\n"])
+def test_the_last_whole_line_is_found_behind_whatever_follows(tmp_path, monkeypatch, block, tail):
+    monkeypatch.setattr(audit, "BLOCK", block)
+    path = tmp_path / "audit.jsonl"
+    whole = written(path, [("a", {"k": "\u00e4" * 90}), ("b", {})])
+    path.write_bytes(whole + tail)
+    written(path, [("c", {})])
+    events = [line["event"] for line in read(path)]
+    assert events == ["a", "b", *(["torn"] if tail and not tail.endswith(b"\n") else []), "c"]
+    chains = [line["chain"] for line in read(path)]
+    path.write_bytes(whole + path.read_bytes()[len(whole) + len(tail) :].lstrip(b"\n"))
+    assert [line["chain"] for line in read(path)] == chains
+    if b"torn" not in path.read_bytes():
+        assert verify(path) is None
+    path.write_bytes(tail)
+    written(path, [("c", {})])
+    assert read(path)[-1]["event"] == "c"
+
+
+def test_a_decision_is_looked_for_from_the_end_and_no_further(tmp_path, monkeypatch):
+    path, read_bytes, pread = tmp_path / "audit.jsonl", [], os.pread
+    one, other = "1" * 64, "2" * 64
+    first = written(path, [("accepted", {"agreement": one}), ("round", {"number": 0})])
+    written(path, [("round", {"agreement": one, "number": n}) for n in range(1000)])
+    late = [("declined", {"agreement": one}), ("accepted", {"agreement": other}), ("round", {"agreement": one})]
+    whole = written(path, late)
+    monkeypatch.setattr(audit.os, "pread", lambda *about: read_bytes.append(about[1]) or pread(*about))
+    assert audit.last_line(path, {"accepted", "declined"}, one)["event"] == "declined"
+    assert sum(read_bytes) <= audit.BLOCK < len(whole)
+    assert audit.last_line(path, {"accepted"}, one)["agreement"] == one, "the first line of all follows nothing"
+    assert audit.last_line(path, {"accepted"}, "3" * 64) is None
+    path.write_bytes(whole[len(first) :])
+    assert audit.last_line(path, {"declined"}, one)["event"] == "declined"
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-4], *lines[-3:]]))
+    assert audit.last_line(path, {"declined"}, one) is None, "it does not follow what stands before it now"
+
+
+def test_a_sparse_log_of_gigabytes_is_refused_after_a_megabyte(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    written(path, [("accepted", {"agreement": "1" * 64})])
+    os.truncate(path, 2**40)
+    tracemalloc.start()
+    for reader in (read, verify, lambda path: audit.last_line(path, {"accepted"}, "1" * 64)):
+        with pytest.raises(StorageError, match="has a line of more than 1048576 bytes"):
+            reader(path)
+    with Audit(path) as log, pytest.raises(StorageError, match="has a line of more than"):
+        log.write("start")
+    assert tracemalloc.get_traced_memory()[1] < 16 * audit.LINE
+    tracemalloc.stop()
+
+
+def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
+    now = [7200.0]
+    monkeypatch.setattr(audited.time, "time", lambda: now[0])
+    (tmp_path / "state").mkdir()
+    path = tmp_path / "state" / "audit.jsonl"
+    for _ in range(3):
+        audited.write(tmp_path, "answered", round=1, task="a" * 64)
+    for number in range(10 * audited.REFUSALS):
+        audited.write(tmp_path, "refused", reason=f"no {number}")
+    audited.write(tmp_path, "answered", round=2, task="b" * 64)
+    lines = read(path)
+    assert [line["event"] for line in lines] == ["answered", *["refused"] * audited.REFUSALS, "answered"]
+    assert [line.get("unwritten") for line in lines if "unwritten" in line] == [2, 9 * audited.REFUSALS]
+    for number in range(2 * audited.REMEMBERED):
+        audited.write(tmp_path, "answered", round=number + 3)
+    assert len(read(path)) == len(lines) + 2 * audited.REMEMBERED
+    now[0] += audited.HOUR
+    audited.write(tmp_path, "refused", reason="no 0")
+    (tmp_path / "state" / "node" / audited.FILE).write_text("{")
+    audited.write(tmp_path, "refused", reason="no 0")
+    assert [line["reason"] for line in read(path)[-2:]] == ["no 0"] * 2
+    assert verify(path) is None

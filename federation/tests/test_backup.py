@@ -1,0 +1,574 @@
+"""Backups: a restored silo goes on with equal bits, an older or copied one is refused, privacy is never spent twice."""
+
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import stat
+import sys
+import tarfile
+import time
+import tomllib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from federation_in_process import APPLE, deployed, lost, same, settings
+from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageError
+from pomona.data.settings import DataSettings
+from pomona.privacy.epsilon_accounting import Event, combined
+from pomona.privacy.ledger import Ledger
+from pomona.privacy.mechanism import rate, steps
+from pomona.record.reading import load
+from pomona.scenario import Scenario
+from pomona.storage.lock import locked
+from pomona_federation.audit import read as audit_lines
+from pomona_federation.audit import verify
+from pomona_federation.installation import backup as module
+from pomona_federation.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
+from pomona_federation.installation.restore import Restoring, needs_key, restore
+from pomona_federation.messages.message_bodies import Task, read
+from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.rehearsal.run import free_ports, local_federation
+from pomona_federation.server.rounds.server_app import ServerStatusFile
+from pomona_federation.silo.privacy.privacy_budget import Claim, Cost, Most, PrivacyBudget, overview
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.supervision.processes import environment
+from pomona_federation.versions import own
+from representatives import representatives
+
+NODE, SILO = 11, "silo-1"
+SAID = Restoring(spent=Cost(), trusted=True)
+PRIVATE = {
+    "noise_multiplier": 2.0,
+    "max_grad_norm": 1.0,
+    "delta": 0.001,
+    "epsilon_budget": 100.0,
+    "acknowledge": ["sample-counts", "metrics"],
+}
+
+
+def stopped_after(federation, monkeypatch, number):
+    """Run a federation until a round is committed."""
+    round_ = ServerStatusFile.round
+
+    def stop(news, row, evaluations):
+        round_(news, row, evaluations)
+        if row.round == number:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerStatusFile, "round", stop)
+        with pytest.raises(KeyboardInterrupt):
+            federation.run()
+
+
+def restored(federation, file, name=SILO, **options):
+    """Replace a silo's kit by what its backup holds, and put its data there."""
+    kit = federation.kits / name
+    data = federation.kits.parent / f"data-of-{name}"
+    if (kit / "data").is_dir():
+        shutil.copytree(kit / "data", data, dirs_exist_ok=True)
+    shutil.rmtree(kit)
+    told = restore(file, kit, "silo", replace(SAID, **options))
+    shutil.copytree(data, kit / "data")
+    return told
+
+
+def cohorts(federation):
+    return {row.round: row.cohort for row in load(federation.server / "run").rounds}
+
+
+def test_a_restored_silo_goes_on_with_equal_bits(world, monkeypatch, tmp_path):
+    federation = world.federation()
+    stopped_after(federation, monkeypatch, 2)
+    kit = federation.kits / SILO
+    (kit / "own.py").write_text("x = 1\n")
+    (kit / "table.npz").write_bytes(b"data")
+    told = backup(kit, "silo", tmp_path / "silo-1.tar")
+    assert stat.S_IMODE((tmp_path / "silo-1.tar").stat().st_mode) == 0o600
+    assert {"own.py", KEY, "silo.toml", "federation.toml", "start.sh"} < told.files.keys()
+    left_out = ("data/", "table", "state/cache/", "state/logs/", "state/flwr/")
+    assert not [name for name in told.files if name.startswith(left_out)]
+    assert restored(federation, tmp_path / "silo-1.tar") == told
+    assert stat.S_IMODE((kit / KEY).stat().st_mode) == 0o600
+    assert stat.S_IMODE((kit / "start.sh").stat().st_mode) == 0o700
+    assert stat.S_IMODE((kit / "keys").stat().st_mode) == 0o700
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    audit = kit / "state" / "audit.jsonl"
+    assert verify(audit) is None
+    assert [line["made"] for line in audit_lines(audit) if line["event"] == "restored"] == [told.made]
+
+
+def moments(kit, number, taken, monkeypatch):
+    """Have a silo's every durable write in a round counted, and everything end at one of them, after a backup.
+
+    Returns the count so far, in a list.
+    """
+    seen, fsync = [0], os.fsync
+
+    def watched(handle):
+        fsync(handle)
+        asked = kit / "state" / "asked.json"
+        inside = str(Path(f"/proc/self/fd/{handle}").readlink()).startswith(f"{kit}/")
+        if not inside or not asked.exists() or json.loads(asked.read_text())["training"][0] != number:
+            return
+        seen[0] += 1
+        if taken is not None and seen[0] == taken[0]:
+            monkeypatch.setattr(os, "fsync", fsync)
+            backup(kit, "silo", taken[1])
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", watched)
+    return seen
+
+
+@pytest.mark.parametrize("every", representatives([1, 4], [4]))
+def test_a_backup_at_every_write_of_a_round_can_be_gone_on_from(every, world, monkeypatch, tmp_path):
+    """Server and silos end at once, at each of a silo's writes of round 2; the silo is restored from that moment."""
+    federation = world.federation()
+    kit, begun = federation.kits / SILO, tmp_path / "begun"
+    stopped_after(federation, monkeypatch, 1)
+    shutil.copytree(federation.kits, begun, ignore=shutil.ignore_patterns("arrivals"))  # a pipe
+    with monkeypatch.context() as patch:
+        count = moments(kit, 2, None, patch)
+        federation.run()
+    expected = world.simulated(federation)
+    assert count[0] > 5
+    for moment in range(1, count[0] + 1, every):
+        shutil.rmtree(federation.kits)
+        shutil.copytree(begun, federation.kits)
+        file = tmp_path / f"{moment}.tar"
+        with monkeypatch.context() as patch:
+            moments(kit, 2, (moment, file), patch)
+            with pytest.raises(KeyboardInterrupt):
+                federation.run()
+        restored(federation, file)
+        federation.run()
+        assert same(deployed(federation), expected), moment
+        assert set(cohorts(federation).values()) == {(0, 1, 2)}, moment
+
+
+def test_rounds_that_are_removed_while_they_are_read_are_whole_in_the_backup(world, monkeypatch, tmp_path):
+    federation = world.federation()
+    federation.run()
+    kit = federation.kits / SILO
+    rounds = {p: p.read_bytes() for p in (kit / "state" / "checkpoints").glob("round-*")}
+    size = module._size
+
+    def removing(name, file):
+        for path in rounds:
+            path.unlink(missing_ok=True)
+        return size(name, file)
+
+    monkeypatch.setattr(module, "_size", removing)
+    told = backup(kit, "silo", tmp_path / "it.tar")
+    with tarfile.open(tmp_path / "it.tar") as tar:
+        found = {name: tar.extractfile(name).read() for name in told.files if "/round-" in name}
+    assert found == {str(p.relative_to(kit)): content for p, content in rounds.items()}
+    order = list(told.files)
+    ranks = [order.index(f"state/{name}") for name in ("seen.json", "asked.json", "agreement.json")]
+    assert ranks == sorted(ranks)
+    assert max(order.index(name) for name in found) < min(ranks)
+
+
+def test_of_a_file_that_grows_whole_lines_are_taken(world, tmp_path):
+    federation = world.federation()
+    federation.run()
+    kit = federation.kits / SILO
+    path = kit / "state" / "rounds.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"round": 4, "sc')
+    backup(kit, "silo", tmp_path / "it.tar")
+    with tarfile.open(tmp_path / "it.tar") as tar:
+        assert tar.extractfile("state/rounds.jsonl").read() == whole
+
+
+def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(world, monkeypatch, tmp_path):
+    """The copy is begun after round 2, which it does not know; the original then takes part again."""
+    federation = world.federation(run={"rounds": 4})
+    stopped_after(federation, monkeypatch, 1)
+    backup(federation.kits / SILO, "silo", tmp_path / "it.tar")
+    stopped_after(federation, monkeypatch, 2)
+    copy = tmp_path / "copy"
+    restore(tmp_path / "it.tar", copy, "silo", SAID)
+    federation.grid.folders[NODE] = copy
+    stopped_after(federation, monkeypatch, 3)
+    reasons = [line["reason"] for line in audit_lines(copy / "state" / "audit.jsonl") if line["event"] == "refused"]
+    assert any("this silo's round 2, which is not in" in reason for reason in reasons)
+    federation.grid.folders[NODE] = federation.kits / SILO
+    federation.run()
+    assert cohorts(federation) == {1: (0, 1, 2), 2: (0, 1, 2), 3: (0, 2), 4: (0, 1, 2)}
+    assert same(deployed(federation), world.simulated(federation, absent={(3, 1)}))
+
+
+# Privacy.
+
+
+def history(kit):
+    (path,) = (kit / "state" / "private" / "dp").glob("client-*/ledger.jsonl")
+    return Ledger.open(path).history()
+
+
+def expected(federation, per_round):
+    """A history of so many releases of a batch, each in so many rounds, by the numbers of the run."""
+    config = federation.simulation
+    n, size = len(Scenario.prepare(config).partition.clients[1].train), config.batch_size
+    each = steps(n, size) * config.local_epochs
+    return Counter({Event(combined([2.0] * k), rate(n, size)): each * rounds for k, rounds in per_round.items()})
+
+
+@pytest.mark.parametrize(
+    ("until", "per_round"),
+    [
+        pytest.param(None, {1: 3, 2: 1}, id="unknown"),
+        pytest.param(3, {1: 4}, id="as it was", marks=pytest.mark.slow),
+        pytest.param(2, {1: 3}, id="none, in the administrator's word", marks=pytest.mark.slow),
+    ],
+)
+def test_what_was_spent_since_a_backup_counts(until, per_round, world, monkeypatch, tmp_path):
+    """Of four rounds the silo trains the third for nothing: its answer is lost, and then it is restored as of round 2.
+
+    Unknown: rounds 3 and 4 count as released before, so that the batches of round 4 have two releases.
+    """
+    pytest.importorskip("opacus")
+    federation = world.federation("fedavg", run={"rounds": 4, "privacy": PRIVATE}, patience=0.0, deadline=2.0)
+    kit = federation.kits / SILO
+    stopped_after(federation, monkeypatch, 2)
+    backup(kit, "silo", tmp_path / "it.tar")
+
+    def losing(message, reply):
+        body = unpacked(message.content)
+        third = body.kind == "task" and read(Task, body.body).number == 3
+        return lost(message) if third and message.metadata.dst_node_id == NODE else reply
+
+    federation.grid.faults.append(losing)
+    stopped_after(federation, monkeypatch, 3)
+    assert cohorts(federation)[3] == (0, 2)
+    assert history(kit) == expected(federation, {1: 3})
+    federation.grid.faults.clear()
+    restored(federation, tmp_path / "it.tar", trained_until=until)
+    assert history(kit) == expected(federation, {1: 2})
+    federation.run()
+    assert cohorts(federation)[4] == (0, 1, 2)
+    assert history(kit) == expected(federation, per_round)
+    assert not list((kit / "state" / "private" / "dp").glob("restored-*"))
+
+
+def test_a_restore_that_would_exceed_the_budget_takes_no_part(world, monkeypatch, tmp_path):
+    pytest.importorskip("opacus")
+    private = {**PRIVATE, "noise_multiplier": 1.0}
+    federation = world.federation("fedavg", run={"rounds": 4, "privacy": private}, quorum=2)
+    worst = Scenario.prepare(federation.simulation).epsilons()[1]
+    stopped_after(federation, monkeypatch, 1)
+    kit = federation.kits / SILO
+    own = tomllib.loads((kit / "silo.toml").read_text())
+    (kit / "silo.toml").write_text(tomli_w.dumps(own | {"accept_epsilon": worst * 1.001}))
+    backup(kit, "silo", tmp_path / "it.tar")
+    restored(federation, tmp_path / "it.tar")
+    federation.run()
+    assert {n: cohort for n, cohort in cohorts(federation).items() if n > 1} == {2: (0, 2), 3: (0, 2), 4: (0, 2)}
+    assert "another release would exceed" in (federation.server / "run" / "audit.jsonl").read_text()
+
+
+@pytest.mark.parametrize("enough", representatives([True, False], [False]))
+def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_back(enough, world, tmp_path):
+    """The same run twice, the server's begun anew, on one silo's rows: it costs twice, or does not take place."""
+    pytest.importorskip("opacus")
+    federation = world.federation("fedavg", run={"rounds": 2, "privacy": PRIVATE}, quorum=2)
+    kit = federation.kits / SILO
+    for name in federation.names:
+        backup(federation.kits / name, "silo", tmp_path / f"{name}.tar")
+    federation.run()
+    (once,) = PrivacyBudget(kit).reservations
+    with pytest.raises(ConfigError, match=r"does not know what was spent .*: give --spent") as refused:
+        restore(tmp_path / f"{SILO}.tar", tmp_path / "other", "silo", Restoring())
+    assert "it knows of no private run" in refused.value.text()
+    assert not (tmp_path / "other").exists()
+    most = once.epsilon * (2.01 if enough else 1.99)
+    for name in federation.names:  # a silo's state knows the run that it worked for, and refuses another
+        restored(federation, tmp_path / f"{name}.tar", name, spent=once.cost)
+    own = tomllib.loads((kit / "silo.toml").read_text())
+    (kit / "silo.toml").write_text(tomli_w.dumps(own | {"accept_epsilon": most}))
+    shutil.rmtree(federation.server / "run")
+    federation.run()
+    assert set(cohorts(federation).values()) == {(0, 1, 2) if enough else (0, 2)}
+    total = PrivacyBudget(kit).total(SiloFile.load(kit / "silo.toml").data)
+    assert total.epsilon == pytest.approx(once.epsilon * (2 if enough else 1))
+    assert total.delta == pytest.approx(once.delta * (2 if enough else 1))
+    if not enough:
+        refusals = [line["reason"] for line in audit_lines(kit / "state" / "audit.jsonl") if line["event"] == "refused"]
+        assert "that a restored backup did not know" in refusals[0]
+    backup(kit, "silo", tmp_path / "late.tar")
+    with pytest.raises(ConfigError) as refused:
+        restore(tmp_path / "late.tar", tmp_path / "other", "silo", Restoring())
+    assert f"study unknown, before a restore: epsilon {once.epsilon:.3g}" in refused.value.text()
+
+
+def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, tmp_path):
+    backup(kit, "silo", tmp_path / "it.tar")
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", Restoring(spent=Cost(math.inf), trusted=True))
+    budget, data = PrivacyBudget(tmp_path / "new"), DataSettings(name="digits")
+    assert budget.total(data).epsilon == math.inf
+    with pytest.raises(PrivacyError, match="accept_epsilon_total"):
+        budget.reserve(Claim("one", "0" * 64, "ab", lambda: Cost(0.1, 0.0)), data, Most(1e6))
+    (row,) = overview(tmp_path / "new")
+    assert row["study"] == "unknown, before a restore"
+    assert row["epsilon_at_most"] is None
+
+
+def test_code_rules_and_decisions_in_a_backup_need_a_word(kit, tmp_path):
+    said = Restoring(spent=Cost())
+    backup(kit, "silo", tmp_path / "plain.tar")
+    restore(tmp_path / "plain.tar", tmp_path / "plain", "silo", said)  # a kit as it was made has none
+    (kit / "evil.py").write_text("raise SystemExit('ran')\n")
+    (kit / "start.sh").write_text("#!/bin/sh\nevil\n")
+    (kit / "policy.toml").write_text('otherwise = "decline"\n')
+    own = tomllib.loads((kit / "silo.toml").read_text())
+    (kit / "silo.toml").write_text(tomli_w.dumps(own | {"data": {"name": "evil:read"}}))
+    backup(kit, "silo", tmp_path / "it.tar")
+    with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
+        restore(tmp_path / "it.tar", tmp_path / "new", "silo", said)
+    assert not (tmp_path / "new").exists()
+    assert [line.strip() for line in refused.value.text().splitlines()[1:]] == [
+        "code in evil.py",
+        "start.sh, which is not that of a kit",
+        "silo.toml, which names the code evil:read",
+        "policy.toml, the rules by which studies are accepted",
+    ]
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", replace(said, trusted=True))
+
+
+def silo_file(kit, changes):
+    return tomli_w.dumps(tomllib.loads((kit / "silo.toml").read_text()) | changes).encode()
+
+
+BROUGHT = {
+    "state/x/evil.py": (lambda kit: b"", "code in state/x/evil.py"),
+    "keys/evil.abi3.so": (lambda kit: b"", "code in keys/evil.abi3.so"),
+    "app/pomona_app/client_app.py": (lambda kit: b"evil()", "code in app/pomona_app/client_app.py"),
+    "Dockerfile": (lambda kit: (kit / "Dockerfile").read_bytes() + b"RUN evil\n", "Dockerfile, which is not that"),
+    "compose.yaml": (lambda kit: b"services: {}\n", "compose.yaml, which is not that of a kit"),
+    "pomona-x.service": (lambda kit: b"[Service]\nExecStart=evil\n", "pomona-x.service, which is not that of a kit"),
+    "wheels/requirements.lock": (lambda kit: b"evil==1 --hash=sha256:0\n", "requirements.lock, which is not that"),
+    "silo.toml": (lambda kit: silo_file(kit, {"data": "state.x.evil:read"}), "names the code state.x.evil:read"),
+    "silo.toml, a view": (
+        lambda kit: silo_file(kit, {"views": {"a": {"name": "evil:read"}}}),
+        "silo.toml, which names the code evil:read",
+    ),
+    "silo.toml, code": (lambda kit: silo_file(kit, {"code": ["evil:train"]}), "names the code evil:train"),
+    "federation.toml": (
+        lambda kit: (kit / "federation.toml").read_bytes().replace(b'"mlp"', b'"evil:network"'),
+        "federation.toml, which names the code evil:network",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_whatever_a_backup_brings_that_runs_needs_a_word(name, kit, tmp_path):
+    made, said = BROUGHT[name]
+    backup(kit, "silo", tmp_path / "good.tar")
+    files = {info.name: text for info, text in members(tmp_path / "good.tar") if info.name != MANIFEST}
+    crafted = of_files(tmp_path / "it.tar", files | {name.partition(",")[0]: made(kit)})
+    with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
+        restore(crafted, tmp_path / "new", "silo", Restoring(spent=Cost()))
+    assert said in refused.value.text()
+    assert not (tmp_path / "new").exists()
+
+
+# Files from outside.
+
+
+@pytest.mark.parametrize(
+    "name", ["numpy/__init__.py", "x/evil.so", "data/evil.py", "wheels/evil.whl", "state/origin.json", "ledger.jsonl"]
+)
+def test_what_no_backup_takes_is_in_none(name, kit, tmp_path):
+    with pytest.raises(ConfigError, match=f"holds '{name}', which no backup takes"):
+        restore(of_files(tmp_path / "it.tar", {name: b""}), tmp_path / "new", "silo", SAID)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def kit(tmp_path):
+    """A small kit that was never started."""
+    from agreement_file import agreement
+    from pomona_federation.provision.provision import provision
+
+    (tmp_path / "federation.toml").write_text(agreement(8443))
+    provision(tmp_path / "federation.toml", tmp_path / "kits")
+    return tmp_path / "kits" / "north"
+
+
+def test_a_backup_without_the_key_says_that_it_is_needed(kit, tmp_path):
+    told = backup(kit, "silo", tmp_path / "it.tar", without_key=True)
+    secret = (kit / KEY).read_bytes()
+    assert secret not in (tmp_path / "it.tar").read_bytes()
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", SAID)
+    assert needs_key(tmp_path / "new", told)
+    (tmp_path / "new" / KEY).write_bytes(secret)
+    assert not needs_key(tmp_path / "new", told)
+
+
+def test_nothing_is_written_over(kit, tmp_path):
+    backup(kit, "silo", tmp_path / "it.tar")
+    before = (tmp_path / "it.tar").read_bytes()
+    with pytest.raises(StorageError, match="is there already"):
+        backup(kit, "silo", tmp_path / "it.tar")
+    with pytest.raises(StorageError, match="holds something"):
+        restore(tmp_path / "it.tar", kit, "silo", SAID)
+    assert (tmp_path / "it.tar").read_bytes() == before
+    (tmp_path / "empty").mkdir()
+    restore(tmp_path / "it.tar", tmp_path / "empty", "silo", SAID)
+    with pytest.raises(ConfigError, match="backup of a silo"):
+        restore(tmp_path / "it.tar", tmp_path / "another", "server", SAID)
+
+
+def tar(path, *members):
+    """A tar file of (TarInfo, content)."""
+    with tarfile.open(path, "w") as file:
+        for info, content in members:
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    return path
+
+
+def member(name, kind=tarfile.REGTYPE, link=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+def of_files(path, files):
+    """A backup of a silo that holds these files, and whose hashes are right."""
+    known = {name: SavedFile(size=len(text), sha256=hashlib.sha256(text).hexdigest()) for name, text in files.items()}
+    about = {"role": "silo", "federation": "f", "made": "now", "key": False, "versions": own(), "files": known}
+    told = Backup(**about).model_dump_json().encode()
+    return tar(path, *((member(name), text) for name, text in files.items()), (member(MANIFEST), told))
+
+
+def members(path):
+    """What a backup holds."""
+    with tarfile.open(path) as file:
+        return [(info, file.extractfile(info).read()) for info in file]
+
+
+WRONG = {
+    "absolute": lambda good: [(member("/tmp/x"), b""), *good],
+    "above": lambda good: [(member("state/../../x"), b""), *good],
+    "backslash": lambda good: [(member("state\\x"), b""), *good],
+    "not normal": lambda good: [(member("state//x"), b""), *good],
+    "link": lambda good: [(member("state/x", tarfile.SYMTYPE, "/etc/passwd"), b""), *good],
+    "hard link": lambda good: [(member("state/x", tarfile.LNKTYPE, "silo.toml"), b""), *good],
+    "device": lambda good: [(member("state/x", tarfile.CHRTYPE), b""), *good],
+    "pipe": lambda good: [(member("state/x", tarfile.FIFOTYPE), b""), *good],
+    "folder": lambda good: [(member("state/x", tarfile.DIRTYPE), b""), *good],
+    "one more": lambda good: [(member("state/x"), b"1"), *good],
+    "one less": lambda good: good[1:],
+    "twice": lambda good: [good[0], *good],
+    "a file as folder": lambda good: [*good[:-1], (member(f"{good[0][0].name}/x"), b""), good[-1]],
+    "changed": lambda good: [(good[0][0], good[0][1] + b" "), *good[1:]],
+    "no manifest": lambda good: good[:-1],
+    "two manifests": lambda good: [*good, good[-1]],
+    "another manifest": lambda good: [*good[:-1], (member(MANIFEST), b"{}")],
+    "deep": lambda good: [*good[:-1], (member(MANIFEST), b"[" * 10**5)],
+}
+
+
+@pytest.mark.parametrize("name", ["state/ledger.jsonl", "keys/ledger.jsonl"])
+def test_a_file_named_like_a_ledger_has_nothing_written_outside_the_kit(name, kit, tmp_path):
+    (tmp_path / "place").mkdir()
+    crafted = of_files(tmp_path / "bad.tar", {name: b""})
+    restore(crafted, tmp_path / "place" / "new", "silo", SAID)
+    assert [path.name for path in (tmp_path / "place").iterdir()] == ["new"]
+    assert not list(tmp_path.rglob("restored-*"))
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_crafted_backup_is_refused_and_leaves_nothing(wrong, kit, tmp_path):
+    backup(kit, "silo", tmp_path / "good.tar")
+    (tmp_path / "place").mkdir()
+    bad = tar(tmp_path / "bad.tar", *wrong(members(tmp_path / "good.tar")))
+    with pytest.raises((ConfigError, StorageError)):
+        restore(bad, tmp_path / "place" / "new", "silo", SAID)
+    assert not list((tmp_path / "place").iterdir())
+
+
+def test_what_is_no_tar_or_cut_short_is_refused(kit, tmp_path):
+    backup(kit, "silo", tmp_path / "good.tar")
+    whole = (tmp_path / "good.tar").read_bytes()
+    bad = tmp_path / "bad.tar"
+    for content in (b"", b"text", os.urandom(2000), whole[:1000], whole[: len(whole) // 2], whole[:512] * 3):
+        bad.write_bytes(content)
+        with pytest.raises((ConfigError, StorageError)):
+            restore(bad, tmp_path / "new", "silo", SAID)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="a pipe"):
+        restore(tmp_path / "pipe", tmp_path / "new", "silo", SAID)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_size_that_is_not_there_takes_no_memory(kit, tmp_path):
+    backup(kit, "silo", tmp_path / "good.tar")
+    bad = tmp_path / "bad.tar"
+    huge = member("state/x")
+    huge.size = 2**40
+    bad.write_bytes(huge.tobuf() + (tmp_path / "good.tar").read_bytes())
+    with pytest.raises(ConfigError, match="not a plain file of a kit, or too large"):
+        restore(bad, tmp_path / "new", "silo", SAID)
+
+
+# The server, and real processes.
+
+
+def test_a_restored_server_goes_on_with_equal_bits(world, monkeypatch, tmp_path):
+    federation = world.federation()
+    stopped_after(federation, monkeypatch, 2)
+    with locked(federation.server / "run"), pytest.raises(LockedError):
+        backup(federation.server, "server", tmp_path / "server.tar")
+    backup(federation.server, "server", tmp_path / "server.tar")
+    shutil.rmtree(federation.server)
+    restore(tmp_path / "server.tar", federation.server, "server", SAID)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+@pytest.mark.slow
+def test_a_copy_at_the_same_time_is_refused_by_the_real_superlink(tmp_path):
+    """A backup of a silo that is running is started beside it: it stays outside, and the silo notices nothing."""
+    import subprocess
+
+    scenario = Scenario.prepare(settings(method=APPLE, rounds=400))
+    with local_federation(scenario, tmp_path / "local", deadline=240.0, wait=240.0, quorum=3) as local:
+        for who in ("server", *local.names):
+            local.start(who)
+        local.wait(lambda s: s.round >= 1)
+        copy = tmp_path / "copy"
+        backup(local.silo(SILO), "silo", tmp_path / "it.tar")
+        restore(tmp_path / "it.tar", copy, "silo", SAID)
+        shutil.copytree(local.silo(SILO) / "data", copy / "data")
+        own = tomllib.loads((copy / "silo.toml").read_text())
+        (copy / "silo.toml").write_text(tomli_w.dumps(own | {"port": free_ports(1)[0]}))
+        words = [sys.executable, "-m", "pomona", "silo", "start", "--folder", str(copy)]
+        env = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        with (tmp_path / "copy.log").open("wb") as log:
+            process = subprocess.Popen(words, stdout=log, stderr=log, env=env)
+        refusals = copy / "state" / "logs" / "supernode.log"
+        try:
+            limit = time.monotonic() + 120
+            while not (refusals.exists() and refusals.read_text().count("attempt failed") > 2):
+                assert time.monotonic() < limit, (tmp_path / "copy.log").read_text()
+                time.sleep(0.5)
+            at = local.status.round
+            local.wait(lambda s: s.round >= at + 2 or s.state != "running")
+        finally:
+            process.terminate()
+            process.wait(30)
+        assert local.status.state == "running"
+        assert not (copy / "state" / "logs" / "app.log").exists(), "the copy was given a message"
+        assert all(row.cohort == (0, 1, 2) for row in load(local.server / "run").rounds)

@@ -1,0 +1,197 @@
+"""Mutual TLS: who is heard at the server's port, with real connections, and with a real SuperLink."""
+
+import socket
+import ssl
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import httpx
+import pytest
+import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+from agreement_file import agreement
+from pomona.core.errors import ConfigError
+from pomona_federation.agreement import Federation
+from pomona_federation.pki import certificates, keys
+from pomona_federation.pki.client_context import Shown, client_context
+from pomona_federation.provision.provision import add, provision
+from pomona_federation.server.gate import client_certificates
+from pomona_federation.server.gate.auth_proxy import STANDING, Gate
+from pomona_federation.server.members.registry_admin import admit, dismiss
+from pomona_federation.server.processes.superlink import RequestAuth, http_protocol
+from pomona_federation.silo.connection.http_client import client
+from pomona_federation.silo.connection.standing import ask_standing
+from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.settings import SiloFile
+from test_auth_proxy import OTHER, SuperLink, signed
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def kits(tmp_path):
+    """Kits of a federation with mutual TLS: south brought its own key."""
+    (tmp_path / "south.key").write_bytes((pair := keys.silo()).private)
+    (tmp_path / "south.pub").write_bytes(pair.public)
+    text = agreement(free_port()).replace('name = "south"', 'name = "south", key = "south.pub"')
+    (tmp_path / "federation.toml").write_text("mutual_tls = true\n" + text)
+    provision(tmp_path / "federation.toml", tmp_path / "kits")
+    keys.write(tmp_path / "kits" / "south" / "keys" / "silo.key", pair.private)
+    return tmp_path / "kits"
+
+
+def way(kit):
+    silo = SiloFile.model_validate({"name": kit.name, "data": {}})
+    return WayOut.of(kit, silo, Federation.read(kit / "federation.toml"))
+
+
+@pytest.fixture
+def port_of_strangers(kits, monkeypatch):
+    """The server's port with the gate, as for machines that are not the server's own; counts what gets behind it."""
+    monkeypatch.setattr(client_certificates, "local", lambda *_: False)
+    heard = []
+
+    async def behind(scope, receive, send):
+        heard.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    auth, head = RequestAuth(kits / "server"), client_certificates.shown_head
+    gate = Gate(behind, lambda scope: auth(head(scope)), lambda: 0, standing=lambda scope: auth.standing(head(scope)))
+    made = []
+
+    class Counted(http_protocol()):
+        def data_received(self, data):
+            made.append(data)
+            super().data_received(data)
+
+    certs = kits / "server" / "certs"
+    config = uvicorn.Config(
+        gate,
+        host="127.0.0.1",
+        port=way(kits / "north").server.port,
+        http=client_certificates.showing(Counted),
+        ws="none",
+        lifespan="off",
+        log_level="critical",
+        ssl_keyfile=str(certs / "server.key"),
+        ssl_certfile=str(certs / "server.crt"),
+        **client_certificates.asked(certs / "ca.crt"),
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield SimpleNamespace(heard=heard, data=made)
+    server.should_exit = True
+    thread.join()
+
+
+def asked(out, kit, path=OTHER, headers=None):
+    """The status of a request of a kit's silo on some way out; the name of the fault where there is no answer."""
+    words = {name.decode(): value.decode() for name, value in signed(kit)} if headers is None else headers
+    try:
+        with client(out, 10.0) as line:
+            return line.post(out.url + path, headers=words).status_code
+    except httpx.TransportError as fault:
+        return type(fault).__name__
+
+
+def test_a_silos_certificate_is_of_its_key_for_tls_clients_alone(kits):
+    for name in ("north", "south"):
+        folder = kits / name
+        made = x509.load_pem_x509_certificate((folder / "certs" / "silo.crt").read_bytes())
+        made.verify_directly_issued_by(x509.load_pem_x509_certificate((folder / "certs" / "ca.crt").read_bytes()))
+        assert made.public_key() == load_ssh_public_key((folder / "keys" / "silo.pub").read_bytes())
+        assert f"CN={name}," in made.subject.rfc4514_string() + ","
+        purposes = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert list(purposes) == [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
+        ca = certificates.expires(folder / "certs" / "ca.crt")
+        assert made.not_valid_after_utc == ca
+
+
+def test_silos_are_heard_with_the_certificate_of_the_key_that_signs(kits, port_of_strangers):
+    north, south = kits / "north", kits / "south"
+    assert [asked(way(kit), kit) for kit in (north, south)] == [200, 200]
+    assert port_of_strangers.heard == [OTHER] * 2
+    assert asked(way(south), north) == 401, "south's connection, north's signature"
+    assert asked(way(north), north, headers={}) == 401, "no signature"
+    assert ask_standing(way(north), north / "keys" / "silo.key") == "member"
+    assert asked(way(north), north, "/v1/control/list-runs") == 200, "in this test the gate takes loopback for local"
+    assert port_of_strangers.heard == [OTHER] * 2 + ["/v1/control/list-runs"]
+
+
+def test_a_newcomer_that_brings_its_key_is_heard_once_it_is_added(kits, port_of_strangers, tmp_path):
+    (tmp_path / "west.pub").write_bytes((pair := keys.silo()).public)
+    add(kits, "west", tmp_path / "west.pub")
+    keys.write(kits / "west" / "keys" / "silo.key", pair.private)
+    assert asked(way(kits / "west"), kits / "west") == 401
+    admit(kits / "server", "west", kits / "server" / "keys" / "west.pub")
+    assert asked(way(kits / "west"), kits / "west") == 200
+
+
+def test_a_revoked_silo_gets_one_word_and_nothing_behind_the_gate(kits, port_of_strangers):
+    dismiss(kits / "server", "south")
+    assert asked(way(kits / "south"), kits / "south") == 401
+    assert ask_standing(way(kits / "south"), kits / "south" / "keys" / "silo.key") == "revoked"
+    assert port_of_strangers.heard == []
+
+
+def test_without_a_certificate_not_a_byte_is_read(kits, port_of_strangers):
+    """Not for health, not for a standing that a member's key has signed."""
+    bare = replace(way(kits / "north"), shown=None)
+    for path in (OTHER, STANDING, "/health"):
+        assert asked(bare, kits / "north", path) in ("RemoteProtocolError", "ReadError", "WriteError")
+    assert ask_standing(bare, kits / "north" / "keys" / "silo.key") == "unsaid"
+    assert port_of_strangers.data == []
+
+
+def test_certificates_of_others_end_the_connection(kits, port_of_strangers, tmp_path):
+    """Of another authority; of the right one, but a server's."""
+    other, north = certificates.authority("try"), kits / "north"
+    foreign = certificates.client(other, "north", (north / "keys" / "silo.pub").read_bytes())
+    (tmp_path / "foreign.crt").write_bytes(foreign)
+    out = replace(way(north), shown=Shown(tmp_path / "foreign.crt", north / "keys" / "silo.key"))
+    assert asked(out, north) in ("ReadError", "WriteError", "ConnectError", "RemoteProtocolError")
+    certs = kits / "server" / "certs"
+    context = ssl.create_default_context(cafile=str(certs / "ca.crt"))
+    context.load_cert_chain(certs / "server.crt", certs / "server.key")
+    with pytest.raises(httpx.TransportError), httpx.Client(verify=context, trust_env=False) as line:
+        line.get(way(north).url + "/health")
+    assert port_of_strangers.data == []
+
+
+def test_files_that_do_not_fit_are_named(kits):
+    north, south = way(kits / "north"), way(kits / "south")
+    with pytest.raises(ConfigError, match=r"silo\.crt is not a certificate of .*silo\.key"):
+        client_context(north.ca, Shown(south.shown.certificate, north.shown.key))
+    with pytest.raises(ConfigError, match="missing"):
+        client_context(north.ca, Shown(kits / "none.crt", north.shown.key))
+    with pytest.raises(ConfigError, match="cannot be read as a private key"):
+        client_context(north.ca, Shown(north.shown.certificate, kits / "north" / "keys" / "silo.pub"))
+    with pytest.raises(ConfigError, match="holds no certificate"):
+        client_context(north.shown.key, None)
+
+
+def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits):
+    """The gate's own answer to its machine is what SuperLink's processes live on, which have no certificate."""
+    made = SuperLink(kits)
+    try:
+        north, south = kits / "north", kits / "south"
+        bare = replace(way(north), shown=None)
+        assert ask_standing(way(north), north / "keys" / "silo.key") == "member"
+        assert ask_standing(bare, north / "keys" / "silo.key") == "unsaid"
+        assert asked(bare, north) == 401
+        assert asked(way(south), north) == 401
+        assert asked(way(north), north) not in (401, 403)
+        assert httpx.get(bare.url + "/docs", verify=client_context(bare.ca, None), trust_env=False).status_code == 200
+    finally:
+        made.end()

@@ -1,0 +1,475 @@
+"""Faults of silos, of the server and on the way between them, over a grid in this process; see ``reliability.md``.
+
+What holds in each: the federation ends with the models of a run in which the same silos were declared absent.
+"""
+
+import io
+import pickle
+import sys
+import time
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+from federation_in_process import deployed, lost, same
+from pomona.core.errors import CheckpointError, DivergedError, ProtocolError, QuorumError
+from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.loop import Loop
+from pomona.storage.run_status import read_status
+from pomona_federation import flower_apps, status
+from pomona_federation.audit import read
+from pomona_federation.messages.message_bodies import Task
+from pomona_federation.messages.message_bodies import read as parsed
+from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256
+from pomona_federation.server.rounds import flower_transport
+from pomona_federation.silo.tasks import client_app
+from representatives import representatives
+
+BAD = {(2, 1)}  # silo-1 in round 2
+
+
+class Canary:
+    """Whoever unpickles it makes a file."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("canary"),)
+
+
+def zipped(_):
+    """What torch.save writes."""
+    buffer = io.BytesIO()
+    torch.save({"core": Canary()}, buffer)
+    return buffer.getvalue()
+
+
+def tensors(function):
+    """Uplink bytes whose tensors are ``function``'s."""
+
+    def change(data):
+        return ENCODING.pack_uplink(function(ENCODING.unpack_uplink(data, FORM)))
+
+    return change
+
+
+CORE = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
+FORM = {"core": torch.empty(CORE), "request": torch.empty(1, dtype=torch.long)}
+ENCODING = Encoding("fp32", 3)
+UPLINKS = {
+    "F23 NaN": (tensors(lambda u: {**u, "core": u["core"].index_fill(0, torch.tensor([7]), torch.nan)}), "not finite"),
+    "F24 a broadcastable shape": (tensors(lambda u: {**u, "core": u["core"][:1]}), "shape"),
+    "F25 another dtype": (tensors(lambda u: {**u, "core": u["core"].half()}), "dtype"),
+    "F26 a missing tensor": (tensors(lambda u: {"core": u["core"]}), "missing"),
+    "F28 ten times the size": (lambda data: data * 10, "bytes came where at most"),
+    "F28 a header that lies": (lambda data: (2**40).to_bytes(8, "little") + data[8:], "header"),
+    "F29 a pickle": (lambda _: pickle.dumps(Canary()), "cannot be read"),
+    "F29 a torch archive": (zipped, "cannot be read"),
+    "F31 a million times as large": (tensors(lambda u: {**u, "core": u["core"] * 1e6}), "norm"),
+    "nothing": (lambda _: b"", "cannot be read"),
+}
+
+
+def reasons(federation):
+    """All that the server's audit log says of why."""
+    lines = read(federation.server / "run" / "audit.jsonl")
+    return " | ".join(str(e.get("reason") or e.get("text", "")) for e in lines)
+
+
+def signed_again(silo, task, uplink):
+    """Signatures on the rows that were changed, as far as they can be read."""
+    try:
+        return silo._signatures(task, ENCODING.unpack_uplink(uplink, FORM))
+    except ProtocolError:
+        return {}
+
+
+def mistaken(patch, change):
+    """Let silo-1 answer round 2 with another uplink, which it signs."""
+    answer = client_app.ClientApp.answer
+
+    def answers(self, task, enclosed):
+        body, uplink = answer(self, task, enclosed)
+        if task.trains and task.number == 2 and self.silo.file.name == "silo-1":
+            uplink = change(uplink)
+            body = body.model_copy(update={"uplink": sha256(uplink), "rows": signed_again(self, task, uplink)})
+        return body, uplink
+
+    patch.setattr(client_app.ClientApp, "answer", answers)
+
+
+@pytest.mark.parametrize("what", representatives(UPLINKS, [*UPLINKS][::3]))
+def test_an_uplink_that_is_wrong_counts_as_absent(what, world):
+    change, said = UPLINKS[what]
+    federation = world.federation(run={"rounds": 4}, quorum=2)
+    world.patch.chdir(world.folder)
+    mistaken(world.patch, change)
+    federation.run()
+    assert said in reasons(federation)
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert not Path("canary").exists()
+
+
+def on_answer(change, number=2, node=11, times=9):
+    """A fault of the way back: what becomes of the answer to a training task."""
+    left = [times]
+
+    def fault(message, reply):
+        sent = flower_apps.unpacked(message.content)
+        task = parsed(Task, sent.body) if sent.kind == "task" else None
+        if task and task.trains and task.number == number and message.metadata.dst_node_id == node and left[0]:
+            left[0] -= 1
+            return change(message, reply)
+        return reply
+
+    return fault
+
+
+def repacked(change):
+    """Replace what a reply carries."""
+
+    def apply(message, reply):
+        changed = change(flower_apps.unpacked(reply.content))
+        return type(reply)(flower_apps.packed(changed), reply_to=message)
+
+    return apply
+
+
+WAYS = {
+    "F1 the node is gone": (lambda m, _: lost(m), "error 5"),
+    "the app crashed": (lambda m, _: lost(m, 8), "error 8"),
+    "the app raised": (lambda m, _: lost(m, 2), "error 2"),
+    "F22 a cut upload": (repacked(lambda p: replace(p, enclosed={"uplink": p.enclosed["uplink"][:-9]})), "not the one"),
+    "bytes changed on the way": (
+        repacked(lambda p: replace(p, enclosed={"uplink": p.enclosed["uplink"][:-1] + b"\1"})),
+        "not the one that was signed",
+    ),
+    "text changed on the way": (
+        repacked(lambda p: replace(p, body=p.body.replace('"samples":', '"samples":1'))),
+        "signature is not silo-1's",
+    ),
+    "F3 no signature": (repacked(lambda p: replace(p, signature="")), "signature is not silo-1's"),
+    "no text at all": (repacked(lambda p: replace(p, body="{")), "cannot be read"),
+    "no answer within the deadline": (lambda *_: None, "did not answer in time"),
+}
+
+
+@pytest.mark.parametrize("what", representatives(WAYS, [*WAYS][::3]))
+def test_what_goes_wrong_on_the_way_counts_as_absent(what, world):
+    change, said = WAYS[what]
+    federation = world.federation(run={"rounds": 4}, deadline=1.0 if "deadline" in what else 60.0)
+    federation.grid.faults.append(on_answer(change))
+    federation.run()
+    assert said in reasons(federation)
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+@pytest.mark.parametrize("second", [lambda p: p, lambda p: replace(p, body="{")], ids=["F15 same", "F16 another"])
+def test_of_two_answers_the_first_counts(second, world):
+    federation = world.federation()
+    federation.grid.faults.append(on_answer(lambda m, reply: [reply, repacked(second)(m, reply)]))
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+@pytest.mark.parametrize("back", [None, 3], ids=["for good", "until round 3"])
+def test_a_network_that_is_cut(back, world):
+    """F21: the node is offline for longer than ``patience``; it takes part again from when it is back."""
+    federation = world.federation(run={"rounds": 4}, patience=0.2)
+    grid = federation.grid
+
+    def cut(message, _):
+        grid.gone.add(11)
+        return lost(message)
+
+    def mended(_, reply):
+        grid.gone.discard(11)
+        return reply
+
+    grid.faults.append(on_answer(cut, times=1))
+    if back:
+        # Whoever is asked first in that round, before anybody looks who is online.
+        grid.faults += [on_answer(mended, number=back, node=node) for node in (10, 12)]
+    federation.run()
+    ours, expected = (
+        deployed(federation),
+        world.simulated(federation, absent=BAD if back else {(r, 1) for r in (2, 3, 4)}),
+    )
+    others = federation.names if back else ["silo-0", "silo-2"]  # one that is cut off keeps the model that it had
+    assert same({n: ours[n] for n in others}, {n: expected[n] for n in others})
+
+
+def test_a_short_cut_of_the_network_is_not_seen_in_the_models(world):
+    """F21: back within ``patience``, after a few looks."""
+    federation, looks = world.federation(), []
+    grid, online = federation.grid, federation.grid.get_node_ids
+
+    def looked():
+        looks.extend([1] if grid.gone else [])
+        if len(looks) == 3:
+            grid.gone.clear()
+        return online()
+
+    def cut(message, _):
+        grid.gone.add(11)
+        return lost(message)
+
+    world.patch.setattr(grid, "get_node_ids", looked)
+    grid.faults.append(on_answer(cut, times=1))
+    federation.run()
+    assert len(looks) == 3
+    assert same(deployed(federation), world.simulated(federation))
+
+
+@pytest.mark.parametrize("samples", representatives([0, -9, 1e18, 2**70, True, "60", None], [0, 2**70, "60"]))
+def test_a_silo_that_counts_other_samples_than_it_said_is_absent(samples, world):
+    """F27: it signs what it says, so that only admission can tell."""
+    federation, answer = world.federation(run={"rounds": 4}), client_app.ClientApp.answer
+
+    def answers(self, task, enclosed):
+        body, uplink = answer(self, task, enclosed)
+        lies = task.trains and task.number == 2 and self.silo.file.name == "silo-1"
+        return (body.model_copy(update={"samples": samples}) if lies else body), uplink
+
+    world.patch.setattr(client_app.ClientApp, "answer", answers)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_clocks_that_jump_by_days_change_nothing(world):
+    """F45: deadlines and waits are measured by the clock that cannot be set."""
+    federation, looks, wall = world.federation(deadline=5.0), count(), time.time
+
+    def jumping():
+        return wall() + 86400.0 * (-1) ** next(looks)
+
+    with world.patch.context() as patch:
+        for module in [time, *sys.modules.values()]:  # many hold it by a name of their own
+            if vars(module).get("time") is wall:
+                patch.setattr(module, "time", jumping)
+        federation.run()
+    assert next(looks) >= 5  # start, three rounds, end
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_a_node_that_comes_back_within_the_round_is_asked_again(world):
+    federation = world.federation()
+    trained = counted(world.patch)
+    federation.grid.faults.append(on_answer(lambda m, _: lost(m), times=2))
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert trained.count((2, 1)) == 1  # its answer was waiting
+
+
+def counted(patch):
+    """(round, silo) of every training that was computed, from here on, of silos."""
+    trained = []
+    visit = client_app.ClientApp._visit
+
+    def visits(self, task, down, rows):
+        if task.trains:
+            trained.append((task.number, task.place))
+        return visit(self, task, down, rows)
+
+    patch.setattr(client_app.ClientApp, "_visit", visits)
+    return trained
+
+
+def test_an_answer_to_an_earlier_task_is_not_taken(world):
+    """F17: silo-1 answers round 2 with what it answered in round 1."""
+    federation = world.federation(run={"rounds": 4})
+    old = []
+
+    def keep(_, reply):
+        old.append(flower_apps.unpacked(reply.content))
+        return reply
+
+    federation.grid.faults += [on_answer(keep, number=1), on_answer(repacked(lambda _: old[0]))]
+    federation.run()
+    assert "another task" in reasons(federation)
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_a_silo_whose_code_fails_tells_nothing(world):
+    federation = world.federation(run={"rounds": 4})
+    visit = client_app.ClientApp._visit
+
+    def fails(self, task, down, rows):
+        if task.trains and task.number == 2 and self.silo.file.name == "silo-1":
+            raise RuntimeError(f"patient 17 in {self.silo.folder}")
+        return visit(self, task, down, rows)
+
+    world.patch.setattr(client_app.ClientApp, "_visit", fails)
+    federation.run()
+    log = (federation.server / "run" / "audit.jsonl").read_text()
+    assert "RuntimeError" in log
+    assert "patient" not in log
+    assert str(world.folder) not in log
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+KILLS = [(number, when) for number in (1, 2, 3) for when in ("before", "after")]
+
+
+@pytest.mark.parametrize(("number", "when"), representatives(KILLS, [(1, "before"), (3, "after")]))
+def test_a_server_that_is_killed_goes_on(when, number, world):
+    """F4: between training and commit, or between commit and the next round."""
+    federation, commit = world.federation(), Loop._commit
+    trained = counted(world.patch)
+
+    def killed(loop, state, at):
+        if at == number and when == "before":
+            raise KeyboardInterrupt
+        commit(loop, state, at)
+        if at == number:
+            raise KeyboardInterrupt
+
+    with world.patch.context() as patch:
+        patch.setattr(Loop, "_commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            federation.run()
+    assert read_status(federation.server / "run").code == 130
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert sorted(trained) == [(r, p) for r in (1, 2, 3) for p in (0, 1, 2)]  # nobody trained a round twice
+
+
+def test_an_app_that_is_told_to_stop_is_not_finished(world):
+    """Flower ends a ServerApp that gets SIGTERM with exit code 0."""
+    federation = world.federation()
+
+    def stopped(*_):
+        raise SystemExit(0)
+
+    with world.patch.context() as patch:
+        patch.setattr(Loop, "_commit", stopped)
+        with pytest.raises(SystemExit):
+            federation.run()
+    status = read_status(federation.server / "run")
+    assert (status.state, status.code) == ("interrupted", 143)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_quorum_lost_and_regained(world):
+    """F19: a round that too few answer is tried once more, then the run stops; it goes on when they are back."""
+    federation = world.federation(quorum=3)
+    federation.grid.faults.append(on_answer(lambda m, _: lost(m, 2)))
+    with pytest.raises(QuorumError, match="2 uplinks of round 2 can be used, 3 are needed"):
+        federation.run()
+    assert read_status(federation.server / "run").code == 7
+    federation.grid.faults.clear()
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_too_few_silos_at_the_start(world):
+    """F20: the wait for them ends."""
+    federation = world.federation(quorum=3, wait=0.5)
+    del federation.grid.folders[11]
+    with pytest.raises(QuorumError, match="missing: silo-1"):
+        federation.run()
+
+
+def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
+    federation = world.federation(run={"rounds": 4})
+
+    def loses(message, reply):
+        for path in (federation.kits / "silo-1" / "state" / "checkpoints").iterdir():
+            path.unlink()
+        return reply
+
+    federation.grid.faults.append(on_answer(loses, number=2))
+    federation.run()
+    assert CheckpointError.kind in reasons(federation)
+    assert "restore the folder from a backup" in reasons(federation)
+    gone = {(3, 1), (4, 1)}
+    expected = world.simulated(federation, absent=gone)
+    ours = deployed(federation)
+    assert same({n: ours[n] for n in ("silo-0", "silo-2")}, {n: expected[n] for n in ("silo-0", "silo-2")})
+
+
+@pytest.mark.parametrize("swap", [True, False], ids=["two cores swapped", "a core invented"])
+def test_a_server_cannot_swap_or_invent_a_core(swap, world):
+    """F49: every silo refuses the round, and names whose row it is."""
+    federation, digest = world.federation({"name": "apple"}), PackedRows.digest
+
+    def false(packed, key, j):
+        rows = packed.down[key].bank
+        return digest(packed, key, 2 - j if swap and j in (0, 2) else j) if swap else packed.add(rows[j] + 1)
+
+    task = flower_transport.FlowerTransport._task
+
+    def tasks(self, visit, *rest):
+        if visit.round.number == 3 and visit.trains:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(PackedRows, "digest", false)
+                return task(self, visit, *rest)
+        return task(self, visit, *rest)
+
+    world.patch.setattr(flower_transport.FlowerTransport, "_task", tasks)
+    with pytest.raises(QuorumError):
+        federation.run()
+    assert ("is said to be" if swap else "is not signed by") in reasons(federation)
+
+
+def test_another_agreement_is_refused(world):
+    """A server that means something else than the silo agreed to."""
+    federation = world.federation(wait=0.5)
+    text = federation.toml.read_text().replace("rounds = 3", "rounds = 30")
+    (federation.server / "federation.toml").write_text(text)
+    with pytest.raises(QuorumError):
+        federation.run()
+    assert "something else than this silo agreed to" in reasons(federation)
+
+
+def test_a_silos_own_file_may_not_change_behind_its_back(world):
+    federation = world.federation(wait=0.5)
+    federation.run()
+    text = federation.toml.read_text().replace("rounds = 3", "rounds = 30")
+    for kit in ("server", *federation.names):
+        (federation.kits / kit / "federation.toml").write_text(text)
+    with pytest.raises(CheckpointError, match="agreement"):
+        federation.run()
+
+
+def test_a_silo_with_an_unknown_key_gets_no_place(world):
+    federation = world.federation(wait=0.5, quorum=2)
+    own, other = (federation.kits / n / "keys" / "silo.key" for n in ("silo-1", "silo-0"))
+    own.write_bytes(other.read_bytes())
+    federation.run()
+    assert "the signature is not silo-1's" in reasons(federation)
+    assert not (federation.kits / "silo-1" / "state" / "models").exists()
+
+
+def run_with_a_diverging_silo(world, federation):
+    """Run it; the training of silo-1 diverges in round 2."""
+    serve = ClientRuntime._serve
+
+    def diverges(self, visit, ids, received):
+        if visit.trains and visit.round.number == 2 and ids == (1,):
+            raise DivergedError("client 1, round 2, step 3: the loss is nan")
+        return serve(self, visit, ids, received)
+
+    with world.patch.context() as patch:
+        patch.setattr(ClientRuntime, "_serve", diverges)
+        federation.run()
+
+
+def test_diverged_silo_counts_as_absent(world):
+    federation = world.federation(run={"rounds": 4})
+    run_with_a_diverging_silo(world, federation)
+    assert "step 3" in reasons(federation)
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_a_silo_that_diverged_in_the_last_round_is_told_of_with_its_fault(world):
+    """What it says begins with its name, and is nobody else's."""
+    federation = world.federation(run={"rounds": 2}, quorum=2)
+    run_with_a_diverging_silo(world, federation)
+    told = {silo["silo"]: (silo["state"], silo["why"]) for silo in status.server(federation.server)["silos"]}
+    why = "silo-1: client 1, round 2, step 3: the loss is nan; method.dr_lr may be too high, too"
+    assert told == {"silo-0": ("present", ""), "silo-1": ("rejected", why), "silo-2": ("present", "")}
+    log = (federation.server / "run" / "logs" / "server.log").read_text()
+    assert [line for line in log.splitlines() if f"silo-1 was not used: {why}" in line and " WARNING " in line]

@@ -1,0 +1,293 @@
+"""The guide to a federation between two machines: every block of it is run, each machine being a folder on loopback.
+
+What differs from the guide: the server's address and the silos' ports are free ones of this machine. Blocks for root
+are not run; those that install are, apart, with this environment's libraries for a download.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import venv
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from docs_blocks import Block, blocks
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guides" / "federation.md"
+ADDRESS, PORT = "fl.example.org:8443", "port = 9094"
+FILE = re.compile(r"# (\S+\.(?:toml|py))\n")
+LIMIT = 1800.0  # seconds for all of it
+LAST = 100  # rounds in the guide
+
+
+def machine(block: Block) -> str:
+    """Which machine a block is for, by the table at the top of the guide."""
+    return re.match(r"on ([A-Z])\b", block.reason)[1]
+
+
+def sections(folder: Path) -> list[tuple[str, list[Block]]]:
+    """Titles and blocks of the guide's parts, in order."""
+    found = []
+    for part in re.split(r"^## ", GUIDE.read_text(), flags=re.MULTILINE):
+        path = folder / "part.md"
+        path.write_text(part)
+        found.append((part.partition("\n")[0], blocks(path)))
+    return found
+
+
+class Play:
+    """The machines and what runs on them."""
+
+    def __init__(self, folder, ports):
+        self.folder, self.server, self.ports = folder, f"127.0.0.1:{ports[0]}", iter(ports[1:])
+        self.background, self.until = [], time.monotonic() + LIMIT
+        (folder / "stick").mkdir()
+        for name in "ABC":
+            (folder / name).mkdir()
+            (folder / name / "stick").symlink_to(folder / "stick")
+
+    def run(self, block: Block) -> None:
+        """Write a file, or run commands line by line."""
+        homes = re.match(r"on ([ABC])(?:, ([ABC]) and ([ABC]))?", block.reason).groups()
+        for home in filter(None, homes):
+            self._run(block, self.folder / home)
+
+    def _run(self, block: Block, home: Path) -> None:
+        if block.language != "sh":
+            path = home / FILE.match(block.text)[1]
+            text = block.text.replace(ADDRESS, self.server)
+            path.write_text(text.replace(PORT, f"port = {next(self.ports)}") if PORT in text else text)
+            return
+        own = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", OMP_NUM_THREADS="1")
+        for line in block.text.splitlines():
+            words = line.split()
+            if words[0] == "cd":
+                home = home / words[1]
+            elif line.endswith("&"):
+                self._start(line.rstrip("& "), home, own)
+            elif "--watch" in words:
+                self._watch(line, home, own)
+            else:
+                left = self.until - time.monotonic()
+                done = subprocess.run(["bash", "-euc", line], cwd=home, env=own, timeout=left, check=False)
+                assert done.returncode == 0, f"{block.where}: {line}"
+
+    def _start(self, line: str, home: Path, own: dict[str, str]) -> None:
+        with (self.folder / "log.txt").open("ab") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {line}"], cwd=home, env=own, stdout=log, stderr=log, start_new_session=True
+            )
+        self.background.append(process)
+
+    def _watch(self, line: str, home: Path, own: dict[str, str]) -> None:
+        """Look on for a while, then press Ctrl-C."""
+        shown = subprocess.Popen(
+            ["bash", "-c", f"exec {line}"], cwd=home, env=own, stdout=subprocess.PIPE, start_new_session=True
+        )
+        first = shown.stdout.readline()
+        time.sleep(1)
+        shown.send_signal(signal.SIGINT)
+        said, _ = shown.communicate(timeout=30)
+        assert shown.returncode == 0
+        assert b"clinics" in first + said
+
+    def standing(self) -> dict:
+        """What `pomona server status --json` says."""
+        words = [sys.executable, "-m", "pomona", "server", "status", "--json"]
+        return json.loads(subprocess.run(words, cwd=self.folder / "A", check=True, capture_output=True).stdout)
+
+    def wait(self, what) -> None:
+        """Wait for something that the server's standing shows."""
+        while not what(self.standing()):
+            log = (self.folder / "log.txt").read_text()
+            assert time.monotonic() < self.until, log
+            assert any(p.poll() is None for p in self.background), log
+            time.sleep(1)
+
+    def close(self) -> None:
+        """End what still runs: supervisors end all that they started."""
+        for process in self.background:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.background:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
+    from pomona_federation.agreement import Federation
+    from pomona_federation.silo.settings import SiloFile
+    from pomona_federation.study import Study
+
+    named = []
+    for _, parts in sections(tmp_path):
+        for block in parts:
+            assert machine(block) in "ABCWIR"
+            if block.language == "toml":
+                path = tmp_path / FILE.match(block.text)[1].replace("/", "-")
+                path.write_text(block.text)
+                read = {"federation.toml": Federation.load, "STUDY.toml": Study.read, "policy.toml": policy}
+                named.append(read.get(path.name, SiloFile.load)(path).name)
+    assert named == ["clinics", "north", "south", "west", "second", "policy", "cross", "tune"]
+    federation, study = Federation.load(tmp_path / "federation.toml"), Study.read(tmp_path / "STUDY.toml")
+    federation.under(study).require_computable()
+
+
+def test_readers_see_which_machine_a_block_is_for(tmp_path):
+    """The line above a block says what the reason behind its language says, up to a semicolon; the table has them all."""
+    found = [block for _, parts in sections(tmp_path) for block in parts]
+    for block in found:
+        where = block.reason.partition(";")[0]
+        assert block.heading == where[0].upper() + where[1:], block.where
+    named = re.findall(r"^\| \*\*([A-Z])\*\* \|", GUIDE.read_text(), flags=re.MULTILINE)
+    assert sorted(named) == sorted({machine(block) for block in found})
+
+
+def policy(path: Path):
+    """A silo's rules, under a name; all of them are explained in the guide's table."""
+    from pomona_federation.silo.studies.consent_rules import ConsentPolicy
+
+    assert ConsentPolicy.of(path.parent)
+    table = GUIDE.read_text().partition("| key | a study fits if |")[2].partition("\n\n")[0]
+    explained = set(re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
+    assert explained == set(ConsentPolicy.model_fields) - {"otherwise"}
+    return SimpleNamespace(name="policy")
+
+
+@pytest.fixture
+def play(tmp_path):
+    """An empty stage."""
+    pytest.importorskip("flwr")
+    from pomona_federation.rehearsal.run import free_ports
+    from pomona_federation.supervision.processes import process_tree
+
+    made = Play(tmp_path, free_ports(4))
+    yield made
+    made.close()
+    below = [command for command in process_tree(os.getpid()).values() if str(tmp_path) in command]
+    assert not below, "something still runs"
+
+
+def answers(play) -> bool:
+    """Whether the server answers."""
+    from pomona.core.errors import ProtocolError
+    from pomona_federation.address import Address
+    from pomona_federation.agreement import Federation
+    from pomona_federation.silo.connection.watchdog import ask_health
+    from pomona_federation.silo.connection.way_out import WayOut
+
+    kit = play.folder / "A" / "kits" / "server"
+    with suppress(ProtocolError):
+        federation = Federation.read(kit / "federation.toml")
+        ask_health(WayOut(Address.parse(federation.server), kit / "certs" / "ca.crt"))
+        return True
+    return False
+
+
+def state_of(standing: dict, silo: str) -> str:
+    return next((row["state"] for row in standing["silos"] if row["silo"] == silo), "")
+
+
+READY = {  # what must be so before a part begins; people see it in `pomona server status`
+    "Start a silo with a CSV file (A)": lambda p: p.wait(lambda _: answers(p)),
+    "Monitor": lambda p: p.wait(lambda s: s["round"] >= 1),
+    "Add a silo while it runs (C, A)": lambda p: p.wait(lambda s: s["round"] >= 2 and answers(p)),
+    "Renew a silo's key (B, A)": lambda p: p.wait(lambda s: state_of(s, "west") == "present"),
+    "Revoke a silo": lambda p: p.wait(lambda s: state_of(s, "south") == "present"),
+    "Results": lambda p: p.wait(lambda s: s["state"] == "finished"),
+}
+APART = ("Install, everywhere", "Studies and consent", "As a service")
+
+
+@pytest.mark.slow
+def test_two_strangers_and_a_third(play, tmp_path):
+    """From nothing to models in two silos, one silo added and one revoked on the way."""
+    for title, parts in sections(tmp_path):
+        if title in APART:
+            continue
+        READY.get(title, lambda _: None)(play)
+        for block in parts:
+            play.run(block)
+        if title == "Start a silo with a CSV file (A)":
+            assert play.standing()["round"] == 0, "quorum is both"
+    standing = play.standing()
+    assert (standing["state"], standing["round"]) == ("finished", LAST)
+    silos = {row["silo"]: row for row in standing["silos"]}
+    assert silos["west"]["joined"] > 2
+    assert not (play.folder / "B/south/keys/next.key").exists()
+    assert silos["south"]["state"] == "revoked"
+    assert silos["south"]["left"] < LAST
+    north, west = play.folder / "A/kits/north/state", play.folder / "C/west/kept/state"
+    for state in (north, west):
+        assert "own test data" in (state / "report.md").read_text()
+    assert json.loads((north / "node" / "node.json").read_text())["state"] == "stopped"
+    assert not (play.folder / "C/west/keys").exists()
+    good(play.folder / "A")
+    assert (play.folder / "A/kits/server/run/report.html").exists()
+
+
+def good(home: Path) -> None:
+    """North's model knows its digits: all 600 of its rows, most of which it was trained on."""
+    import numpy as np
+
+    from pomona.personal import PersonalModel
+
+    table = np.loadtxt(home / "table.csv", delimiter=",", skiprows=1, dtype=np.float32)
+    model = PersonalModel.load(home / "kits/north/state/models/personal.safetensors")
+    found = model.outputs(table[:, :-1]).argmax(1).numpy()
+    assert (found == table[:, -1]).mean() > 0.6  # ten classes; chance is 0.1
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """The wheel, by the guide's own line; pip takes no library from anywhere."""
+    pytest.importorskip("hatchling", reason="the wheel is built without a download")
+    folder = tmp_path_factory.mktemp("wheels")
+    (first, *_) = install_blocks(folder, "W")
+    build, copy = first.text.strip().splitlines()
+    alone(build.replace("wheels .", f"{folder / 'wheels'} {ROOT}") + " --no-build-isolation", folder)
+    alone(copy.replace("src/", f"{ROOT}/src/"), folder)
+    return folder / "wheels"
+
+
+def install_blocks(folder: Path, where: str) -> list[Block]:
+    (found,) = (parts for title, parts in sections(folder) if title == APART[0])
+    return [block for block in found if machine(block) == where]
+
+
+def alone(line: str, folder: Path) -> str:
+    """A line with pip kept from libraries: those of this environment stand in for them."""
+    own = dict(os.environ, PIP_NO_DEPS="1", PIP_NO_INDEX="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    path = f"{Path(sys.executable).parent}:{own['PATH']}"
+    words = ["bash", "-euc", line]
+    done = subprocess.run(words, cwd=folder, env=own | {"PATH": path}, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, 1], ids=["with internet", "without"])
+def test_the_wheel_installs_and_has_all_that_kits_need(which, wheels, tmp_path):
+    (tmp_path / "wheels").symlink_to(wheels)
+    block = install_blocks(tmp_path, "I")[which]
+    create, libraries, install, look = block.text.strip().splitlines()
+    assert create == "python3 -m venv pomona-env"
+    venv.create(tmp_path / "pomona-env", with_pip=True, symlinks=True)  # of whatever Python runs the tests
+    (site,) = (tmp_path / "pomona-env").glob("lib/python*/site-packages")
+    assert libraries.endswith("--require-hashes --requirement wheels/requirements.lock")
+    alone(install, tmp_path)
+    (site / "libraries.pth").write_text("\n".join(p for p in sys.path if p.endswith("site-packages")) + "\n")
+    assert "federat" in alone(look, tmp_path)
+    installed = site / "pomona_federation"
+    assert (installed / "provision" / "templates" / "silo.toml.jinja").exists()
+    assert (installed / "provision" / "templates" / "app" / "pyproject.toml.jinja").exists()

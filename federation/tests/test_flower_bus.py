@@ -1,0 +1,71 @@
+"""The message bus over Flower's grid: which answers are pulled, and how many at a time."""
+
+from dataclasses import dataclass, field
+from threading import Lock
+
+import pytest
+
+from pomona_federation.messages.message_bus import Message
+from pomona_federation.server.rounds import flower_bus
+from pomona_federation.server.rounds.flower_bus import WHOLE, FlowerBus
+
+
+@dataclass
+class Told:
+    """Tickets of which the gate tells, once."""
+
+    tickets: frozenset[str] = frozenset()
+
+    def wait(self, seconds):
+        told, self.tickets = self.tickets, frozenset()
+        return told
+
+
+@dataclass
+class Pulled:
+    """A grid whose answers are all there; notes what is pulled."""
+
+    asked: list[str] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
+
+    def pull_messages(self, tickets):
+        with self.lock:
+            self.asked += tickets
+        return [tickets[0]]
+
+
+@pytest.fixture
+def bus(monkeypatch):
+    """A bus that has just looked for all answers."""
+    monkeypatch.setattr(flower_bus, "received", lambda ticket: Message("answer", ticket, ""))
+    made = FlowerBus(Pulled(), Told(frozenset({"first"})))
+    assert set(made.fetch(["first"])) == {"first"}
+    made.grid.asked.clear()
+    return made
+
+
+@pytest.mark.parametrize("n", [0, 1, WHOLE, WHOLE + 1, 3 * WHOLE])
+def test_whole_answers_are_pulled_a_few_at_a_time_and_none_is_lost(bus, n):
+    tickets = [f"t{i}" for i in range(n)]
+    bus.arrivals.tickets = frozenset(tickets)
+    got = []
+    for _ in range(n):
+        found = bus.fetch([t for t in tickets if t not in got])
+        assert len(found) <= WHOLE
+        got += found
+    assert sorted(got) == sorted(tickets)
+    assert sorted(bus.grid.asked) == sorted(tickets)
+
+
+def test_a_look_for_all_leaves_out_whole_ones_that_wait(bus, monkeypatch):
+    monkeypatch.setattr(flower_bus, "SWEEP", 0.0)
+    whole, quiet = [f"t{i}" for i in range(WHOLE + 2)], ["quiet"]
+    bus.arrivals.tickets = frozenset(whole)
+    assert len(bus.fetch(whole + quiet)) == WHOLE + 1
+    assert "quiet" in bus.grid.asked
+
+
+def test_what_is_told_of_a_message_that_nobody_waits_for_is_forgotten(bus):
+    bus.arrivals.tickets = frozenset({"late"})
+    assert bus.fetch(["t"]) == {}
+    assert bus.fetch(["t", "late"]) == {}

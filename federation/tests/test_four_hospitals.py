@@ -1,0 +1,145 @@
+"""Four hospitals, from empty folders to a survey, two studies and a cross-site evaluation: commands of people alone.
+
+    pytest -m slow -s federation/tests/test_four_hospitals.py     prints each step with its seconds
+
+Real processes, TLS and keys on one machine; the hospitals' raw files, and no figure of them that a person wrote down.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+import tomli_w
+
+from pomona.storage.run_status import read_status
+from pomona_federation.audit import verify
+from pomona_federation.rehearsal.run import free_ports
+from pomona_federation.supervision.processes import process_tree
+from surveying import HOSPITALS, heart_disease
+
+pytestmark = pytest.mark.slow
+LIMIT = 600.0  # seconds for one study, on a busy machine
+RUN = {"rounds": 15, "lr": 0.05, "batch_size": 16, "model": {"name": "mlp", "hidden": [16]}}
+
+
+class Walk:
+    """Commands as people type them, and how long each step of them takes."""
+
+    def __init__(self, folder):
+        self.folder, self.kits, self.started, self.steps = folder, folder / "kits", [], []
+
+    def kit(self, who):
+        """A member's kit."""
+        return self.kits / who
+
+    def pomona(self, *words):
+        """A command to its end; its output."""
+        command = [sys.executable, "-m", "pomona", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def start(self, role, who):
+        """A command that goes on, in the background."""
+        with (self.folder / f"{who}.log").open("wb") as log:
+            command = [sys.executable, "-m", "pomona", role, "start", "--folder", str(self.kit(who))]
+            self.started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder))
+
+    def wait(self, until, what):
+        """Wait for something; fail in one line after ``LIMIT``."""
+        limit = time.monotonic() + LIMIT
+        while not until():
+            assert time.monotonic() < limit, f"{what}: {(self.folder / 'server.log').read_text()[-2000:]}"
+            time.sleep(0.5)
+
+    def step(self, title, began):
+        """Note a step that ends now."""
+        self.steps.append((title, time.monotonic() - began))
+        print(f"{self.steps[-1][1]:6.1f} s  {title}", flush=True)  # noqa: T201 - what the guide says
+
+    def study(self, name, **terms):
+        """Submit a study, have every hospital read and accept it, and wait for its end. Returns its folder."""
+        began, path = time.monotonic(), self.folder / f"{name}.toml"
+        path.write_text(tomli_w.dumps({"name": name, **terms}))
+        self.pomona("server", "study", "submit", path, "--folder", self.kit("server"))
+        for hospital in HOSPITALS:
+            kit = self.kit(hospital)
+            assert name in self.pomona("silo", "studies", "--ask", "--folder", kit)
+            self.pomona("silo", "check", "--study", name, "--folder", kit)
+            self.pomona("silo", "accept", name, "--by", f"Dr. {hospital.title()}", "--folder", kit)
+        self.step(f"{name}: submitted, checked and accepted by four", began)
+        began, out = time.monotonic(), self.kit("server") / "run/studies" / name
+
+        def over():
+            said = read_status(out)
+            return said and said.state in {"finished", "failed"}
+
+        self.wait(over, name)
+        assert read_status(out).state == "finished", read_status(out).reason
+        self.step(f"{name}: run to its end", began)
+        return out
+
+
+@pytest.fixture
+def walk(tmp_path):
+    """The walk; nothing of it runs afterwards."""
+    pytest.importorskip("flwr")
+    before = set(process_tree(os.getpid()))
+    made = Walk(tmp_path)
+    yield made
+    for process in made.started:
+        process.terminate()
+    for process in made.started:
+        process.wait(30)
+    assert not set(process_tree(os.getpid())) - before
+
+
+def test_from_empty_folders_to_a_survey_two_studies_and_a_cross_site_evaluation(walk):
+    ports, began = free_ports(1 + len(HOSPITALS)), time.monotonic()
+    standing = {"name": "hearts", "server": f"127.0.0.1:{ports[0]}", "silo": [{"name": h} for h in HOSPITALS]}
+    (walk.folder / "federation.toml").write_text(tomli_w.dumps(standing))
+    walk.pomona("deploy", "provision", "federation.toml", "--out", walk.kits)
+    for hospital, port in zip(HOSPITALS, ports[1:], strict=True):
+        path = walk.kit(hospital) / "silo.toml"
+        data = heart_disease(hospital).model_dump(mode="json", exclude_unset=True)
+        path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"port": port, "data": data}))
+    walk.step("kits made, data described", began)
+    began = time.monotonic()
+    walk.start("server", "server")
+    for hospital in HOSPITALS:
+        walk.start("silo", hospital)
+
+    def connected():
+        standings = [json.loads(walk.pomona("silo", "status", "--folder", walk.kit(h), "--json")) for h in HOSPITALS]
+        return all(s["state"] == "connected" for s in standings)
+
+    walk.wait(connected, "the hospitals' nodes")
+    walk.step("server and four hospitals started, all connected", began)
+
+    survey = walk.study("survey", kind="survey")
+    task = tomllib.loads((survey / "task.toml").read_text())["task"]
+    assert len(task["classes"]) == 2
+
+    shared = walk.study("shared", run={**RUN, "method": "fedavg"}, task=task)
+    personal = walk.study("personal", run={**RUN, "method": "apple"}, task=task)
+    for out in (shared, personal):
+        assert (out / "events.jsonl").stat().st_size > 0
+    for hospital in HOSPITALS:
+        said = walk.pomona("silo", "report", "--study", "personal", "--folder", walk.kit(hospital))
+        assert "training alone" in said
+
+    walk.study("across", kind="evaluate", evaluate={"of": "personal"}, task=task)
+    matrix = json.loads(walk.pomona("server", "study", "result", "across", "--folder", walk.kit("server"), "--json"))
+    assert all(hospital in json.dumps(matrix) for hospital in HOSPITALS)
+
+    began = time.monotonic()
+    for hospital in HOSPITALS:
+        walk.pomona("silo", "stop", "--folder", walk.kit(hospital))
+        assert verify(walk.kit(hospital) / "state/audit.jsonl") is None
+    walk.pomona("server", "stop", "--folder", walk.kit("server"))
+    assert verify(walk.kit("server") / "run/audit.jsonl") is None
+    walk.step("all stopped, audit logs verified", began)

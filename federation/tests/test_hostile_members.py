@@ -1,0 +1,313 @@
+"""Members that send what they like: the server names them, goes on without them, and its record can still be read."""
+
+import itertools
+import json
+import re
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from federation_in_process import APPLE, deployed, same
+from pomona.record.reading import load
+from pomona.record.run_summary import summarise
+from pomona.results import table
+from pomona.storage import checkpoint
+from pomona.storage.committed_rounds import FOLDER, committed
+from pomona.storage.run_status import read_status
+from pomona_federation import flower_apps
+from pomona_federation.audit import read
+from pomona_federation.messages.tensor_bytes import Encoding
+from pomona_federation.pki.signatures import Signer
+from pomona_federation.silo.tasks import client_app
+from pomona_federation.silo.tasks.task_policy import TaskPolicy
+from pomona_federation.status import server
+from representatives import representatives
+
+
+def reasons(federation):
+    """All notes of the server's audit log."""
+    return " | ".join(e["text"] for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "note")
+
+
+BAD = {(2, 1)}  # silo-1 in round 2
+ROGUE = 11  # its node
+
+
+def forged(federation, change, kind="answer", number=2, signer="silo-1"):
+    """Let silo-1 change what it says, and sign that: the whole text of a hello reply, or of its answer in a round."""
+    key = Signer(federation.kits / signer / "keys" / "silo.key")
+
+    def fault(message, reply):
+        sent = flower_apps.unpacked(reply.content)
+        said = json.loads(sent.body)
+        if (message.metadata.dst_node_id, sent.kind) != (ROGUE, kind) or said.get("number", number) != number:
+            return reply
+        body = change(said)
+        signature = "" if isinstance(body, str) else key.sign(kind, body)
+        text = body if isinstance(body, str) else json.dumps(body)
+        return type(reply)(flower_apps.packed(replace(sent, body=text, signature=signature)), reply_to=message)
+
+    federation.grid.faults.append(fault)
+
+
+def tickets_of_round_2(grid):
+    """A list that the message ids of round 2's tasks for silo-1 are appended to."""
+    tickets = []
+
+    def note(message, reply):
+        sent = flower_apps.unpacked(message.content)
+        if message.metadata.dst_node_id == ROGUE and json.loads(sent.body).get("number") == 2:
+            tickets.append(message.metadata.message_id)
+        return reply
+
+    grid.faults.append(note)
+    return tickets
+
+
+def figure(**changes):
+    """A change of an answer: its first figure says something else."""
+    return lambda said: {**said, "scores": [{**said["scores"][0], **changes}, *said["scores"][1:]]}
+
+
+ANSWERS = {
+    "a signature of 1,000 characters on its row": lambda said: {**said, "rows": {"core": "ab" * 500}},
+    "10**400 test samples": figure(samples=10**400),
+    "a loss of 1e308": figure(loss=1e308),
+    "a training loss of -1e308": lambda said: {**said, "loss": -1e308},
+    "a metric of 1e308": figure(value=1e308),
+    "a value that no accuracy can be": figure(value=1.5),
+    "an interval from its upper end to its lower": figure(interval=[0.9, 0.1]),
+    "a model that nobody has": figure(model="mine"),
+    "a moment that was not asked for": figure(when="received"),
+    "the same figure twice": lambda said: {**said, "scores": said["scores"] + said["scores"][:1]},
+    "samples without a loss": figure(loss=None),
+    "an accuracy on nothing": figure(samples=0, loss=None),
+    "an infinite time": lambda said: json.dumps(said).replace('"seconds": ', '"seconds": 1e999, "x": '),
+    "lists in lists": lambda _: "[" * 100_000,
+    "ten million bytes": lambda said: json.dumps({**said, "fault": "x" * 10_000_000}),
+}
+
+
+@pytest.mark.parametrize("what", representatives(ANSWERS, [*ANSWERS][::4]))
+def test_what_a_member_answers_costs_it_the_round_and_nobody_else(what, world):
+    federation = world.federation(run={"eval_every": 2})
+    forged(federation, ANSWERS[what])
+    federation.run()
+    assert [e["silo"] for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"] == ["silo-1"]
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    record = load(federation.server / "run")
+    assert summarise(record, 1.0)["rounds"] == 3
+    assert table([record])
+
+
+def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
+    """Whatever reading an uplink raises: the member is absent, its text is told to nobody, and the run goes on."""
+    federation, unseal, calls = world.federation(), Encoding.unpack_uplink, []
+
+    def unsealed(encoding, data, form):
+        calls.append(data)
+        if len(calls) == 5:  # three silos a round: silo-1's in round 2
+            raise RecursionError("\x1b]0;patient 17\x07")
+        return unseal(encoding, data, form)
+
+    world.patch.setattr(Encoding, "unpack_uplink", unsealed)
+    federation.run()
+    (refused,) = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
+    assert (refused["silo"], refused["round"]) == ("silo-1", 2)
+    assert "RecursionError" in refused["reason"]
+    assert "patient" not in refused["reason"]
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_a_reply_that_flower_cannot_read_costs_nobody_elses(world):
+    federation = world.federation()
+    grid, pull = federation.grid, federation.grid.pull_messages
+    tickets = tickets_of_round_2(grid)
+
+    def pulled(ids):
+        if set(ids) & set(tickets):
+            raise KeyError("an object of a class that there is not")
+        return pull(ids)
+
+    world.patch.setattr(grid, "pull_messages", pulled)
+    federation.run()
+    assert tickets
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_a_reply_that_comes_drop_by_drop_holds_nobody_up(world):
+    """Its sender has begun to push it and does not go on: the round ends at its deadline, without that silo."""
+    federation, never = world.federation(run={"rounds": 4}, deadline=2.0), threading.Event()
+    grid, pull = federation.grid, federation.grid.pull_messages
+    tickets = tickets_of_round_2(grid)
+
+    def pulled(ids):
+        return never.wait() if set(ids) & set(tickets) else pull(ids)
+
+    world.patch.setattr(grid, "pull_messages", pulled)
+    federation.run()
+    never.set()
+    assert tickets
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+@pytest.mark.parametrize("samples", representatives([10**400, 10**15, -1, 1e3, "60"], [10**400, -1]))
+def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, world):
+    """Neither the registry nor any later round meets the number; without it, the federation is that of the others."""
+    federation = world.federation(quorum=2, wait=0.5)
+    forged(federation, lambda said: {**said, "samples": samples}, "hello-reply")
+    federation.run()
+    assert {e["silo"] for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"} == {
+        "node 11"
+    }
+    assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
+    entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
+    assert entries[1]["size"] is None
+
+
+def test_one_claim_does_not_take_the_mean_over(world):
+    """FedAvg, one round: silo-1 claims ten million samples, in its hello reply and its answer, and weighs one half."""
+    federation = world.federation("fedavg", run={"rounds": 1})
+    world.patch.setattr(TaskPolicy, "_require_own", lambda *_: None)  # a liar does not refuse to be counted so
+    for kind in ("hello-reply", "answer"):
+        forged(federation, lambda said: {**said, "samples": 10**7}, kind, number=1)
+    unseal, sent = Encoding.unpack_uplink, []
+    world.patch.setattr(Encoding, "unpack_uplink", lambda *words: sent.append(unseal(*words)) or sent[-1])
+    federation.run()
+    entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
+    n = torch.tensor([entries[0]["size"], entries[0]["size"] + entries[2]["size"], entries[2]["size"]]).double()
+    mean = (n / n.sum()).float() @ torch.stack([uplink["model"] for uplink in sent])
+    ((_, path),) = committed(federation.server / "run" / FOLDER)
+    (found,) = [t for k, t in checkpoint.read(path).tensors.items() if k.startswith("server")]
+    assert torch.allclose(found, mean, atol=1e-6)
+    assert "silo-1 claims 10000000 training samples" in reasons(federation)
+    standing = server(federation.server)
+    assert [row["weight"] for row in standing["silos"]] == pytest.approx((n / n.sum()).tolist())
+    assert "it counts for 50 % (largest_share = 0.5)" in standing["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value", "said"),
+    [
+        (
+            "q-fedavg",
+            "risk",
+            1e30,
+            r"silo-1, round 1: risk 1e\+30, by which it has 100 % of the mean; it counts for 50 %",
+        ),
+        (
+            "fednova",
+            "steps",
+            1e-3,
+            r"silo-1, round 1: steps 0\.001, and its samples make (\d+) to \1; it counts by those",
+        ),
+        (
+            "fednova",
+            "steps",
+            300.0,
+            r"silo-1, round 1: steps 300, and its samples make (\d+) to \1; it counts by those",
+        ),
+    ],
+)
+def test_a_number_beside_a_model_does_not_take_the_mean_over(method, name, value, said, world):
+    """One round: the silo is named in the audit log, and nobody is refused."""
+    federation = world.federation(method, run={"rounds": 1, "largest_share": 0.5})
+    unseal, count = Encoding.unpack_uplink, itertools.count()
+
+    def lied(*words):
+        found = unseal(*words)
+        return {**found, name: torch.full_like(found[name], value)} if next(count) == 1 else found
+
+    world.patch.setattr(Encoding, "unpack_uplink", lied)
+    federation.run()
+    assert re.search(said, reasons(federation))
+    (row,) = load(federation.server / "run").rounds
+    assert (row.cohort, row.refused) == ((0, 1, 2), ())
+
+
+def test_a_share_of_more_than_a_half_is_said_where_none_is_cut(world):
+    federation = world.federation("fedavg", run={"rounds": 1, "largest_share": 1.0})
+    for kind in ("hello-reply", "answer"):
+        forged(federation, lambda said: {**said, "samples": 10**7}, kind, number=1)
+    federation.run()
+    assert "counts for more than all others together" in reasons(federation)
+    assert server(federation.server)["silos"][1]["weight"] > 0.999
+
+
+SIGNATURES = {
+    "garbage hex": lambda said: {**said, "rows": dict.fromkeys(said["rows"], "zz")},
+    "missing": lambda said: {**said, "rows": {}},
+    "even, but nobody's": lambda said: {**said, "rows": dict.fromkeys(said["rows"], "00" * 100)},
+}
+PASSED_ON = {"apple": APPLE, "fedfomo": {"name": "fedfomo"}, "mocha": {"name": "mocha"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [*(("apple", what) for what in SIGNATURES), ("fedfomo", "garbage hex"), ("mocha", "missing")]
+)
+def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, world):
+    federation = world.federation(PASSED_ON[method], quorum=2)
+    forged(federation, SIGNATURES[what])
+    federation.run()
+    refused = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
+    assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
+    assert "which others would get" in refused[0]["reason"] or "cannot be read" in refused[0]["reason"]
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+@pytest.mark.parametrize("lie", ["another silo's key", "another agreement"])
+def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
+    """The answer is silo-1's and well signed; the row in it carries silo-0's word, or is for another agreement."""
+    federation, told = world.federation(quorum=2), client_app.ClientApp._signatures
+    signer = Signer(federation.kits / ("silo-0" if "key" in lie else "silo-1") / "keys" / "silo.key")
+    other = "0" * 64 if "agreement" in lie else None
+
+    def signatures(self, task, uplink):
+        if (self.silo.file.name, task.number) != ("silo-1", 2):
+            return told(self, task, uplink)
+        changed = task.model_copy(update={"agreement": other} if other else {})
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setitem(self.silo.__dict__, "signer", signer)
+            return told(self, changed, uplink)
+
+    world.patch.setattr(client_app.ClientApp, "_signatures", signatures)
+    if other:
+        forged(federation, lambda said: {**said, "agreement": other})
+    federation.run()
+    refused = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
+    assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
+    assert "which others would get" in refused[0]["reason"]
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
+    """At the hello silo-1 refuses in the name of silo-0, which takes part all the same."""
+    federation = world.federation(quorum=2, wait=0.5)
+    body = json.dumps({"silo": "silo-0", "fault": "no\n[/red] \x1b]0;owned\x07 thanks"})
+
+    def refuses(message, reply):
+        if message.metadata.dst_node_id == ROGUE:
+            return type(reply)(flower_apps.packed(flower_apps.Message("refusal", body, "ab")), reply_to=message)
+        return reply
+
+    federation.grid.faults.append(refuses)
+    federation.run()
+    refused = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
+    assert {e["silo"] for e in refused} == {"node 11"}
+    assert all("not signed by silo-0" in e["reason"] and e["reason"].isprintable() for e in refused)
+    assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
+
+
+def test_a_server_that_a_member_has_brought_down_goes_on(world):
+    """With a quorum of all, each round with the member fails; once it behaves, the run goes on where it was."""
+    federation = world.federation(quorum=3)
+    forged(federation, SIGNATURES["missing"])
+    with pytest.raises(Exception, match="2 uplinks of round 2 can be used, 3 are needed"):
+        federation.run()
+    assert read_status(federation.server / "run").code == 7
+    federation.grid.faults.clear()
+    federation.grid.faults.append(lambda message, reply: reply)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))

@@ -1,0 +1,283 @@
+"""A hostile server that offers studies, and a hostile silo that decides on them: what is lost, mixed up or let in."""
+
+import json
+import threading
+from pathlib import PurePosixPath
+
+import pytest
+
+from pomona.core.errors import ConfigError, ProtocolError, StorageError
+from pomona_federation import audit, json_store, versions
+from pomona_federation.installation.contents import RULES, rule
+from pomona_federation.messages.message_bodies import Decision
+from pomona_federation.messages.study_exchange import PATH, StudyVisit, TakenDecision
+from pomona_federation.pki.signatures import Signer
+from pomona_federation.server.members.member_registry import MemberRegistry
+from pomona_federation.server.processes.superlink_supervisor import ServerPolicy
+from pomona_federation.server.studies import consents
+from pomona_federation.server.studies.consents import Consents
+from pomona_federation.server.studies.study_desk import StudyDesk
+from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.silo.studies import known_studies, study_watch
+from pomona_federation.silo.studies.consent_terms import ConsentTerms
+from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.studies.study_proposals import visit
+from pomona_federation.silo.studies.study_watch import StudyWatch
+from pomona_federation.study import Study
+from test_studies import asking, decided, heard, study_file
+
+
+@pytest.fixture
+def federation(world):
+    return world.federation()
+
+
+@pytest.fixture
+def offered(federation):
+    """A study that silo-0 knows and has not decided on."""
+    known = StudyQueue(federation.server).submit(study_file(federation, "second"))
+    heard(federation, "silo-0")
+    return known
+
+
+# A silo, against its server
+
+
+def test_a_decision_that_is_made_while_the_server_answers_is_not_lost(federation, offered):
+    kit, ask = federation.kits / "silo-0", asking(federation, "silo-0")
+    known = KnownStudies(kit)
+    known.decide(known.named("second"), True, "Dr. North")
+
+    def slowly(path, body):
+        answer = ask(path, body)
+        known.decide(known.named("second"), False, "Dr. North")
+        return answer
+
+    visit(kit, slowly)
+    now = known.named("second")
+    assert (now.standing, now.told) == ("declined", False)
+    visit(kit, ask)
+    assert known.named("second").told
+    assert Consents(StudyQueue(federation.server).named("second").folder).declined == {"silo-0"}
+
+
+def test_rules_decide_on_nothing_that_the_administrator_has_decided_on_meanwhile(federation, offered):
+    known = KnownStudies(federation.kits / "silo-0")
+    judged = known.named("second")  # while the rules are applied
+    declined = known.decide(judged, False, "Dr. North")
+    assert known.decide(judged, True, "policy.toml", "rule 1", policy="a" * 64) == declined
+    assert known.remark(judged, "no rule fits") == declined
+    assert known.named("second") == declined
+    assert known.decide(declined, True, "Dr. North").standing == "accepted"
+
+
+def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(federation, monkeypatch):
+    """One has looked, the other takes the study in and decides on it, then the first one writes."""
+    known = StudyQueue(federation.server).submit(study_file(federation, "second"))
+    studies, new = KnownStudies(federation.kits / "silo-0"), KnownStudy(agreement=known.agreement, study=known.study)
+    room, others = KnownStudies._require_room, []
+
+    def other():
+        studies.propose(new)
+        studies.decide(studies.named("second"), True, "Dr. North")
+
+    def require_room(self, one):
+        room(self, one)
+        if not others:
+            others.append(threading.Thread(target=other))
+            others[0].start()
+            others[0].join(0.5)
+
+    monkeypatch.setattr(KnownStudies, "_require_room", require_room)
+    studies.propose(new)
+    others[0].join(10)
+    assert studies.named("second").standing == "accepted"
+
+
+def test_studies_whose_hashes_begin_alike_have_nothing_in_common(federation, offered):
+    known = KnownStudies(federation.kits / "silo-0")
+    seen = known.decide(known.named("second"), True, "Dr. North")
+    twin = seen.agreement[:-1] + ("0" if seen.agreement[-1] != "0" else "1")
+    known.propose(KnownStudy(agreement=twin, study=seen.study))
+    assert known.find(seen.agreement) == seen
+    assert known.find(twin).standing == "pending"
+    with pytest.raises(ConfigError, match="2 studies"):
+        known.named("second")
+
+
+@pytest.mark.parametrize("digits", [8, 16, 40])
+def test_no_study_bears_the_first_digits_of_anothers_hash_as_its_name(offered, digits):
+    tree = json.loads(offered.study.text) | {"name": offered.agreement[:digits]}
+    with pytest.raises(ProtocolError, match="first digits of a hash"):
+        Study.parse(json.dumps(tree))
+
+
+def test_few_digits_name_no_study(federation, offered):
+    known = KnownStudies(federation.kits / "silo-0")
+    assert known.named(offered.agreement[:8]).agreement == offered.agreement
+    for few in (offered.agreement[:7], "", " "):
+        with pytest.raises(ConfigError, match="no study"):
+            known.named(few)
+
+
+def test_nothing_is_stored_that_could_not_be_read_again(federation, offered, monkeypatch):
+    known = KnownStudies(federation.kits / "silo-0")
+    seen = known.named("second")
+    stored = (known.home(seen) / "study.json").stat().st_size
+    monkeypatch.setattr(json_store, "MOST", stored + 50)
+    with pytest.raises(StorageError, match="bytes"):
+        known.propose(KnownStudy(agreement="a" * 64, study=seen.study, why="w" * 100))
+    assert [k.agreement for k in known.all] == [seen.agreement]
+
+
+def test_a_study_that_could_not_be_taken_in_is_tried_again_after_a_while(federation, monkeypatch):
+    one, other = "a" * 64, "b" * 64
+    offers, taken, said, now = [[one], [one], [one], [one, other], []], [], [], [0.0]
+    monkeypatch.setattr(study_watch, "compare", lambda *_: versions.own())
+    monkeypatch.setattr(study_watch, "visit", lambda *_: offers.pop(0))
+    monkeypatch.setattr(study_watch.time, "monotonic", lambda: now[0])
+    watch = StudyWatch(federation.kits / "silo-0", said.append)
+    monkeypatch.setattr(watch, "_take_in", lambda: taken.append(now[0]))
+    half = study_watch.AGAIN / 2
+    for _ in range(5):
+        watch.look()
+        now[0] += half
+    assert taken == [0.0, 2 * half, 3 * half]  # new; once more; the other is new
+    assert len(said) == 2
+    assert watch._due == {}
+
+
+def test_a_search_names_no_file_either(offered):
+    text = offered.study.model_dump(mode="json") | {"kind": "search"}
+    for key in ("model.init", "model.init_sha256", "model.name"):
+        space = {key: ["weights.safetensors"]}
+        with pytest.raises(ProtocolError, match="the same in all trials"):
+            Study.parse(json.dumps({**text, "search": {"space": space}}))
+
+
+@pytest.mark.parametrize("done", ["rounds.jsonl", "survey.json"])
+def test_studies_that_fit_the_rules_fill_no_disk_either(federation, offered, monkeypatch, done):
+    """Accepted by rule they wait like others until something was done in them; a person may accept any number."""
+    monkeypatch.setattr(known_studies, "MOST", 2)
+    studies = KnownStudies(federation.kits / "silo-0")
+    fitting = [KnownStudy(agreement=f"{n:064x}", study=offered.study) for n in range(5)]
+    studies.decide(studies.named("second"), True, "Dr. North")
+    for study in fitting[:2]:
+        studies.propose(study)
+        studies.decide(study, True, "policy.toml", terms=ConsentTerms(), policy="a" * 64)
+    with pytest.raises(ProtocolError, match="not begun"):
+        studies.propose(fitting[2])
+    (studies.home(fitting[0]) / done).touch()
+    studies.propose(fitting[2])
+    with pytest.raises(ProtocolError, match="not begun"):
+        studies.propose(fitting[3])
+    studies.decide(studies.find(fitting[1].agreement), True, "Dr. North")
+    studies.propose(fitting[3])
+
+
+def test_a_study_is_not_read_at_each_visit(federation, offered, monkeypatch):
+    kit, ask = federation.kits / "silo-0", asking(federation, "silo-0")
+    studies, reads = KnownStudies(kit), []
+    read = known_studies.read_json
+    monkeypatch.setattr(known_studies, "read_json", lambda *given: reads.append(given) or read(*given))
+    visit(kit, ask)
+    reads.clear()
+    for _ in range(3):
+        assert visit(kit, ask) == []
+    assert not reads
+    studies.decide(studies.named("second"), True, "Dr. North")
+    visit(kit, ask)
+    assert studies.named("second").told
+    visit(kit, ask)
+    reads.clear()
+    visit(kit, ask)
+    assert not reads
+
+
+# The server, against a silo and its own administrator
+
+
+def test_who_is_a_member_is_looked_up_where_it_is_written_also_during_a_further_study(federation, offered):
+    queue = StudyQueue(federation.server)
+    policy = ServerPolicy(federation.server, None, None, None, None, None, _study=queue.named("second"))
+    policy._changed()
+    assert not policy._changed()
+    MemberRegistry(federation.server / "run", queue.federation).revoke("silo-1")
+    assert policy._changed()
+
+
+def test_a_file_among_the_studies_is_no_study(federation, offered):
+    (federation.server / "run/studies/notes.txt").write_text("who has called")
+    assert [study.name for study in StudyQueue(federation.server).all] == ["", "second"]
+
+
+def test_silos_models_are_erased_whatever_their_study_is_called():
+    path = PurePosixPath("run/studies/report-1/checkpoints/000001.safetensors")
+    assert rule(path, RULES["server"]).fate == "erase"
+    assert rule(PurePosixPath("run/report.html"), RULES["server"]).fate == "keep"
+
+
+def visited(federation, *decisions):
+    """A visit of silo-0 with these decisions on studies, each signed by it: the status of the answer."""
+    signer = Signer(federation.kits / "silo-0/keys/silo.key")
+    taken = []
+    for study, accepted in decisions:
+        said = Decision(silo="silo-0", study=study, accepted=accepted)
+        taken.append(TakenDecision(decision=said, signature=signer.sign(said.kind, said.statement)))
+    body = StudyVisit(silo="silo-0", decisions=tuple(taken)).model_dump_json().encode()
+    return StudyDesk(federation.server).answer("silo-0", PATH, body)[0]
+
+
+def raising(fault):
+    """What raises this, however it is called."""
+
+    def fails(*_, **__):
+        raise fault
+
+    return fails
+
+
+def noted(federation):
+    """The decisions in the server's audit log."""
+    lines = audit.read(federation.server / "run/audit.jsonl")
+    return [line["event"] for line in lines if line["event"] in {"accepted", "declined"}]
+
+
+def test_of_many_decisions_on_one_study_in_a_visit_the_last_counts_alone(federation, offered):
+    assert visited(federation, *[(offered.agreement, k % 2 == 0) for k in range(200)]) == 200
+    assert noted(federation) == ["declined"]
+
+
+def test_a_silo_that_changes_its_mind_for_ever_fills_no_disk(federation, offered, monkeypatch):
+    monkeypatch.setattr(consents, "MOST_CHANGES", 3)
+    answers = [visited(federation, (offered.agreement, k % 2 == 0)) for k in range(8)]
+    assert answers == [200, 200, 200, 200, 400, 200, 400, 200]  # what it has said last may be said again
+    assert noted(federation) == ["accepted", "declined", "accepted", "declined"]
+
+
+def test_no_decision_counts_that_the_audit_log_does_not_have(federation, offered, monkeypatch):
+    with monkeypatch.context() as full:
+        full.setattr(consents, "write_json", raising(OSError(28, "No space left on device")))
+        assert visited(federation, (offered.agreement, True)) == 500
+    assert noted(federation) == ["accepted"]
+    assert visited(federation, (offered.agreement, True)) == 200
+    assert Consents(StudyQueue(federation.server).named("second").folder).decisions["silo-0"].accepted
+
+
+def test_decisions_on_studies_that_there_are_not_cost_the_server_no_signature(federation, offered, monkeypatch):
+    verified = []
+    monkeypatch.setattr(MemberRegistry, "require_signed", lambda *given: verified.append(given))
+    assert visited(federation, *[(f"{k:064x}", True) for k in range(200)], (offered.agreement, True)) == 200
+    assert len(verified) == 1
+
+
+def test_a_decision_on_a_study_that_was_aborted_counts_once_it_is_resumed(federation, offered):
+    queue = StudyQueue(federation.server)
+    queue.abort("second")
+    for silo in federation.names[1:]:
+        known = KnownStudies(federation.kits / silo)
+        known.propose(KnownStudy(agreement=offered.agreement, study=offered.study))
+    for silo in federation.names:
+        decided(federation, silo, "second")
+    queue.resume("second")
+    assert queue.state(queue.named("second")) == "ready"

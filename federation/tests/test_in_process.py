@@ -1,0 +1,300 @@
+"""The unchanged Flower apps over a grid in this process, against the simulator: the same models, bit by bit."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from importlib.util import find_spec
+from math import inf, nan
+
+import numpy as np
+import pytest
+import tomli_w
+
+from federation_in_process import APPLE, deployed, same
+from pomona.core.errors import StorageError
+from pomona.core.membership import Membership
+from pomona.methods import METHODS
+from pomona.record.reading import load
+from pomona.storage.run_status import read_status
+from pomona_federation.agreement import Federation
+from pomona_federation.audit import Audit, read, verify
+from pomona_federation.flower_apps import LONGEST, ending_after, time_for
+from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.server.members.member_registry import MemberRegistry
+from pomona_federation.server.rounds.flower_bus import FlowerBus
+from pomona_federation.server.rounds.handshake import Handshake
+from pomona_federation.server.rounds.server_app import ServerStatusFile
+
+QUICK = ["fedavg", APPLE, {**APPLE, "core_step": "local"}, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
+SLOW = [*(name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]), "fedrep+adam"]
+SLOW += [{"name": "pgfed", "mixing": "client", "budget": 1}]
+
+
+@pytest.mark.parametrize("method", [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)], ids=str)
+def test_deployed_models_are_those_of_the_simulation(method, world):
+    federation = world.federation(method if isinstance(method, dict) else {"name": method})
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert read_status(federation.server / "run").state == "finished"
+
+
+@pytest.mark.skipif(find_spec("pomona_native") is None, reason="pomona-native is not installed (make native)")
+@pytest.mark.parametrize("method", ["fedavg", APPLE], ids=str)
+def test_so_they_are_with_the_native_engine(method, world):
+    federation = world.federation(
+        method if isinstance(method, dict) else {"name": method}, run={"engine": "native", "momentum": 0.5}
+    )
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert load(federation.server / "run").about["engine"] == "native"
+
+
+def test_a_silo_that_hangs_ends_and_says_where():
+    code = "import time\nfrom pomona_federation.flower_apps import ending_after\nwith ending_after(30): pass\n"
+    code += "with ending_after(0.5):\n    time.sleep(600)\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr
+    assert 'File "<string>", line 5' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ttl", "seconds"),
+    [(60.0, 90.0), (0.0, 30.0), (-1e9, 30.0), (1e300, LONGEST + 30), (inf, 30.0), (-inf, 30.0), (nan, 30.0)],
+)
+def test_whatever_time_a_server_states_a_silo_has_some(ttl, seconds):
+    with ending_after(found := time_for(ttl)):
+        assert found == seconds
+
+
+def three_digits(values):
+    """Losses as they leave a silo."""
+    return tuple(float(f"{v:.3g}") for v in values)
+
+
+def test_figures_are_those_of_the_simulation_but_rounded(world):
+    federation = world.federation()
+    federation.run()
+    world.simulated(federation)
+    ours, simulation = load(federation.server / "run"), load(world.folder / "simulation")
+    shares = [
+        {key: tuple(round(v, 4) for v in getattr(e, key)) for key in ("accuracy", "value")}
+        for e in simulation.evaluations
+    ]
+    assert ours.evaluations == [
+        replace(e, loss=three_digits(e.loss), **told) for e, told in zip(simulation.evaluations, shares, strict=True)
+    ]
+    assert [r.loss for r in ours.rounds] == [three_digits(r.loss) for r in simulation.rounds]
+    assert all(not r.info for r in ours.rounds)  # what silos learn of each other stays with them
+
+
+def test_a_silo_sends_no_scores_where_none_are_agreed_on(world):
+    federation = world.federation(share_scores=False)
+    federation.run()
+    assert load(federation.server / "run").evaluations == []
+    lines = (federation.kits / "silo-0" / "state" / "rounds.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) for line in lines]
+    assert [bool(r["scores"]) for r in rounds if r["trained"]] == [True] * 3
+
+
+def test_a_newcomer_joins_and_a_member_leaves(world):
+    """Four places: silo-2 comes with round 2, silo-0 is gone from round 3 on."""
+    federation = world.federation(run={"rounds": 4})
+    late = federation.grid.folders.pop(12)
+    round_ = ServerStatusFile.round
+
+    def rounds(news, row, evaluations):
+        round_(news, row, evaluations)
+        if row.round == 1:
+            federation.grid.folders[12] = late
+        if row.round == 2:
+            MemberRegistry(federation.server / "run", Federation.load(federation.toml)).revoke("silo-0")
+
+    world.patch.setattr(ServerStatusFile, "round", rounds)
+    federation.run()
+    expected = world.simulated(federation, membership=Membership(joins={2: 2}, leaves={0: 2}))
+    ours = deployed(federation)
+    # Whoever has left keeps the model of its last round, as the simulation does.
+    assert all(same({n: ours[n]}, {n: expected[n]}) for n in ("silo-1", "silo-2", "silo-0"))
+
+
+def test_bf16_halves_the_bytes_of_models(world):
+    federation = world.federation()
+    federation.run()
+    federation_bf16 = type(world)(world.folder / "narrow", world.patch)
+    federation_bf16.folder.mkdir()
+    narrow = federation_bf16.federation(wire="bf16")
+    narrow.run()
+
+    def models(f):
+        """Bytes, less the mask of whose core is there: a byte a silo, whatever the wire."""
+        enclosed = [part for m in f.grid.sent for part in unpacked(m.content).enclosed.values()]
+        return [len(part) for part in enclosed if len(part) > 3]
+
+    assert sum(models(narrow)) * 2 == sum(models(federation)) > 0
+    for n, own in deployed(narrow).items():
+        for k, t in own.items():
+            wide = deployed(federation)[n][k]
+            assert not t.equal(wide) or not t.numel()
+            assert (t - wide).abs().max() < 0.05  # three rounds of 2^-9 relative
+
+
+def test_rows_that_a_silo_holds_are_not_sent_again(world):
+    """With one client a round, the cores of the others stand still: only what changed since travels."""
+    federation = world.federation({"name": "apple"}, run={"participation": 0.34, "rounds": 6, "eval_every": 6})
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    tasks = [
+        (m.metadata.dst_node_id, json.loads((letter := unpacked(m.content)).body), letter) for m in federation.grid.sent
+    ]
+    held = {}
+    for node, body, message in tasks:
+        if "downlink" in body:
+            needs = {d for o in body["downlink"].values() for d in o["rows"].values()}
+            assert set(message.enclosed) == needs - held.get(node, set())
+            held[node] = needs
+    assert any("downlink" in b and not m.enclosed for _, b, m in tasks)
+
+
+def test_without_keys_on_loopback(world):
+    federation = world.federation(insecure=True)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_audit_logs_are_whole_and_name_everybody(world):
+    federation = world.federation()
+    federation.run()
+    log = federation.server / "run" / "audit.jsonl"
+    assert verify(log) is None
+    events = read(log)
+    assert {e["silo"] for e in events if e["event"] == "received"} == set(federation.names)
+    assert verify(federation.kits / "silo-0" / "state" / "audit.jsonl") is None
+
+
+def test_no_key_and_no_path_in_what_is_written_or_sent(world):
+    federation = world.federation()
+    federation.run()
+    secrets = [
+        line
+        for n in federation.names
+        for line in (federation.kits / n / "keys" / "silo.key").read_text().splitlines()[1:-1]
+    ]
+    written = [
+        p for k in ("server/run", *(f"{n}/state" for n in federation.names)) for p in (federation.kits / k).rglob("*")
+    ]
+    contents = [p.read_bytes() for p in written if p.is_file()]
+    sent = [unpacked(m.content).body.encode() for m in federation.grid.sent]
+    assert not any(s.encode() in c for s in secrets for c in [*contents, *sent])
+    assert not any(str(world.folder).encode() in body for body in sent)
+
+
+def test_state_is_for_its_owner_alone(world):
+    federation = world.federation()
+    federation.run()
+    for folder in ("server/run", "silo-0/state"):
+        for path in (federation.kits / folder).rglob("*"):
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+PRIVATE = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "delta": 1e-3,
+    "seed": 1,
+    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
+}
+
+
+def edited(path, **keys):
+    """Set keys of a silo.toml."""
+    path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | keys))
+
+
+def test_privacy_in_silos_is_that_of_the_simulation(world):
+    """The same noise by a test's seed; each silo has a ledger of its own, and the server none."""
+    federation = world.federation("fedavg", run={"privacy": PRIVATE}, insecure=True)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    for name in federation.names:
+        assert list((federation.kits / name / "state" / "private" / "dp").glob("*/ledger.jsonl"))
+    assert not list((federation.server / "run").rglob("ledger.jsonl"))
+
+
+def test_a_silo_takes_no_part_in_what_costs_more_than_it_accepts(world):
+    federation = world.federation("fedavg", run={"privacy": {**PRIVATE, "seed": None}}, wait=0.5, quorum=2)
+    edited(federation.kits / "silo-1" / "silo.toml", accept_epsilon=0.01)
+    federation.run()
+    assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
+    assert "accept_epsilon" in (federation.server / "run" / "audit.jsonl").read_text()
+
+
+def test_a_silo_sends_no_more_than_it_allows(world):
+    federation = world.federation("fedavg", quorum=2)
+    edited(federation.kits / "silo-1" / "silo.toml", max_upload_mb=0.001)
+    federation.run()
+    assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
+    assert "max_upload_mb" in (federation.server / "run" / "audit.jsonl").read_text()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "apfl"])
+def test_a_federation_stops_early_where_its_simulation_does(method, world):
+    stop = {"patience": 1, "min_gain": 1.0}
+    federation = world.federation({"name": method}, run={"rounds": 6, "stop": stop, "metric": "accuracy"})
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    ours, simulation = load(federation.server / "run"), load(world.folder / "simulation")
+    assert len(ours.rounds) == len(simulation.rounds) == (3 if method == "fedavg" else 2)
+    assert ours.summary["stopped"].startswith(f"stopped after round {len(ours.rounds)}: ")
+    assert read_status(federation.server / "run").state == "finished"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "apfl"])
+def test_a_silo_keeps_its_own_best_model_as_a_simulated_client_does(method, world):
+    run = {"rounds": 4, "keep": "own_best", "metric": "accuracy", "lr": 2.0}
+    federation = world.federation({"name": method}, run=run)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_survival_models_are_those_of_the_simulation(world):
+    """Times to an event, with the ends of their intervals from the agreement."""
+    draw = np.random.Generator(np.random.Philox(3))
+    x = draw.normal(size=(150, 3))
+    y = np.column_stack([draw.exponential(90 * np.exp(-x[:, 0])) + 0.1, draw.integers(0, 2, 150)])
+    np.savez(world.folder / "times.npz", x=x.astype("float32"), y=y)
+    data = {"name": "npz", "path": world.folder / "times.npz", "targets": "survival", "intervals": 4}
+    federation = world.federation({"name": "fedrep"}, run={"data": data, "partition": {"name": "iid"}})
+    task = tomllib.loads(federation.toml.read_text())["task"]
+    assert len(task["time_edges"]) == task["outputs"] == 4
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_a_node_that_is_known_is_not_asked_again_after_a_restart(world):
+    """But for one that is away. Flower numbers nodes up to 2^64."""
+    federation = world.federation()
+    grid, settings = federation.grid, Federation.load(federation.toml)
+    grid.folders = {2**64 - 1 - i: folder for i, folder in enumerate(grid.folders.values())}
+    run = federation.server / "run"
+    run.mkdir(exist_ok=True)
+
+    def shaken():
+        with Audit(run / "audit.jsonl") as audit:
+            made = Handshake(settings, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit)
+            before = len(grid.sent)
+            made.ask()
+            for ticket, got in made.bus.fetch(made.tickets).items():
+                assert made.meet(ticket, got) == {}
+        return made.nodes, len(grid.sent) - before
+
+    everybody = {i: 2**64 - 1 - i for i in range(3)}
+    assert shaken() == (everybody, 3)
+    assert shaken() == (everybody, 0)
+    grid.gone = {everybody[0]}
+    assert shaken() == ({1: everybody[1], 2: everybody[2]}, 0)
+    (run / "nodes.json").write_text('{"nodes": {"0": "x"}}')
+    with pytest.raises(StorageError, match="silos are asked again"):
+        shaken()

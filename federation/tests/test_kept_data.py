@@ -1,0 +1,193 @@
+"""A silo's data in its resident process: what is kept, what ends that, and that nobody can tell the difference."""
+
+import os
+
+import numpy as np
+import pytest
+
+from federation_in_process import settings
+from pomona.data import DataSettings
+from pomona_federation.agreement import Federation
+from pomona_federation.silo.data import kept_data
+from pomona_federation.silo.data.kept_data import DataKeeper, WantedData, own_data, size
+from pomona_federation.silo.data.silo_scenario import own_scenario
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.task_settings import TaskSettings
+from real_federation import check, ended
+
+TASK = TaskSettings(kind="table", input_shape=(2,), classes=("a", "b"))
+ROWS = "x,y,label\n" + "".join(f"{k},{k % 3},{'ab'[k % 2]}\n" for k in range(40))
+
+
+@pytest.fixture
+def kit(tmp_path, monkeypatch):
+    """A kit with a CSV that is an hour old, whose data this process keeps."""
+    (tmp_path / "state").mkdir()
+    told(tmp_path)
+    written(tmp_path, ROWS)
+    monkeypatch.setattr(kept_data, "_KEEPER", DataKeeper(tmp_path))
+    monkeypatch.setattr(kept_data, "SETTLED", 0.0)
+    return tmp_path
+
+
+def told(kit, **over):
+    lines = "".join(f"{key} = {value}\n" for key, value in over.items())
+    (kit / "silo.toml").write_text(
+        f'name = "north"\n{lines}[data]\nname = "csv"\npath = "rows.csv"\nlabel_column = "label"\n'
+    )
+
+
+def written(kit, text):
+    (kit / "rows.csv").write_text(text)
+
+
+def wanted(kit):
+    return SiloFile.load(kit / "silo.toml").data
+
+
+def again(kit):
+    """What the next message's process finds, after one that has read and a look of the resident process."""
+    first = own_data(wanted(kit), TASK)
+    kept_data._KEEPER.refresh()
+    return first, own_data(wanted(kit), TASK)
+
+
+def test_what_one_message_has_read_the_next_one_finds(kit):
+    first, second = again(kit)
+    _, third = again(kit)
+    assert first is not second
+    assert second is third
+    for one, other in ((first.x, second.x), (first.y, second.y)):
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+    assert first.fingerprint == second.fingerprint
+
+
+def longer(kit):
+    written(kit, ROWS + "1,2,a\n")
+
+
+def same_size(kit):
+    written(kit, ROWS.replace("1,1,b", "7,1,b", 1))
+
+
+def same_size_and_time(kit):
+    before = (kit / "rows.csv").stat()
+    same_size(kit)
+    os.utime(kit / "rows.csv", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replaced(kit):
+    (kit / "new").write_text(ROWS.replace("1,1,b", "7,1,b", 1))
+    (kit / "new").replace(kit / "rows.csv")
+
+
+@pytest.mark.parametrize("change", [longer, same_size, same_size_and_time, replaced])
+def test_another_file_is_read_at_once_and_kept_from_then_on(change, kit):
+    _, old = again(kit)
+    change(kit)
+    now = own_data(wanted(kit), TASK)
+    assert now.x.sum() != old.x.sum(), "before the resident process has looked"
+    _, kept = again(kit)
+    assert kept.x.sum() == now.x.sum()
+    assert own_data(wanted(kit), TASK) is kept
+
+
+def test_other_settings_or_another_task_are_read_anew(kit):
+    _, old = again(kit)
+    narrow = wanted(kit).model_copy(update={"drop_columns": ("y",)})
+    task = TASK.model_copy(update={"input_shape": (1,)})
+    assert own_data(narrow, task).x.shape == (40, 1)
+    kept_data._KEEPER.refresh()
+    assert own_data(narrow, task) is own_data(narrow, task)
+    assert own_data(wanted(kit), TASK) is not old
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_no_more_is_kept_than_is_allowed(most, kit, monkeypatch):
+    """40 rows of 2 numbers in float32, and as many labels in int64: 640 bytes; the file has more."""
+    found, _ = again(kit)
+    assert size(found) == 40 * 2 * 4 + 40 * 8
+    monkeypatch.setattr(kept_data, "MEGABYTE", size(found))
+    told(kit, keep_data_mb=most)
+    longer(kit)
+    assert (again(kit)[1] is own_data(wanted(kit), TASK)) is False
+    monkeypatch.setattr(kept_data, "MEGABYTE", size(found) * 4)
+    told(kit, keep_data_mb=most)
+    written(kit, ROWS)
+    assert (again(kit)[1] is own_data(wanted(kit), TASK)) is bool(most)
+
+
+def test_a_file_that_was_just_written_is_not_kept_yet(kit, monkeypatch):
+    monkeypatch.setattr(kept_data, "SETTLED", 3600.0)
+    assert again(kit)[1] is not own_data(wanted(kit), TASK)
+    monkeypatch.setattr(kept_data, "SETTLED", 0.0)
+    assert again(kit)[1] is own_data(wanted(kit), TASK)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"name": "own_module:data", "path": "rows.csv"},
+        {"name": "csv", "path": "rows.parquet"},
+        {"name": "folder", "path": "images"},
+        {"name": "clients", "clients": [{"name": "n", "train": "rows.csv", "test": "rows.parquet"}]},
+        {"name": "digits"},
+    ],
+)
+def test_own_code_and_what_may_start_threads_stay_out_of_the_resident_process(data, kit, monkeypatch):
+    monkeypatch.chdir(kit)
+    (kit / "rows.parquet").touch()
+    want = WantedData(data=DataSettings(**data), task=TASK)
+    assert want.files == ()
+    kept_data._KEEPER.want(want)
+    assert not kept_data._KEEPER.refresh()
+    assert kept_data._KEEPER.kept is None
+
+
+def test_a_damaged_note_or_file_keeps_nothing_and_raises_nothing(kit):
+    again(kit)
+    written(kit, "x,y\n1")
+    kept_data._KEEPER.refresh()
+    assert kept_data._KEEPER.kept is None
+    (kit / "state" / kept_data.WANTED).write_text("{")
+    kept_data._KEEPER.refresh()
+    assert kept_data._KEEPER.kept is None
+
+
+def test_without_a_resident_process_nothing_is_noted(kit, monkeypatch):
+    monkeypatch.setattr(kept_data, "_KEEPER", None)
+    own_data(wanted(kit), TASK)
+    assert not (kit / "state" / kept_data.WANTED).exists()
+
+
+def test_a_silos_scenario_is_the_same_from_what_is_kept(world, monkeypatch):
+    """Of the files of a silo as a rehearsal writes them, NPZ."""
+    federation = world.federation()
+    kit = federation.kits / "silo-1"
+    (kit / "state").mkdir(exist_ok=True)
+    file, agreed = SiloFile.load(kit / "silo.toml"), Federation.load(kit / "federation.toml")
+    plain = own_scenario(file, agreed)
+    monkeypatch.setattr(kept_data, "SETTLED", 0.0)
+    monkeypatch.setattr(kept_data, "_KEEPER", keeper := DataKeeper(kit))
+    own_scenario(file, agreed)
+    assert keeper.refresh()
+    kept = own_scenario(file, agreed)
+    assert kept.dataset is keeper.kept[2]
+    assert kept.dataset.fingerprint == plain.dataset.fingerprint
+    for one, other in zip(plain.partition.clients, kept.partition.clients, strict=True):
+        for part in ("train", "validation", "test"):
+            assert np.array_equal(getattr(one, part), getattr(other, part))
+    assert settings().seed == kept.config.seed
+
+
+@pytest.mark.slow
+def test_real_silos_read_their_data_once_and_compute_the_same(local, monkeypatch):
+    """Whoever starts a round when the files are two seconds old finds them in memory."""
+    assert local.wait(ended).state == "finished"
+    check(local, monkeypatch)
+    for name in local.names:
+        log = (local.silo(name) / "state" / "logs" / "app.log").read_text()
+        assert "the resident process holds the data" in log
+        (resident,) = local.find("resident", name)
+        assert resident.num_threads() == 1

@@ -1,0 +1,371 @@
+"""Keys and certificates: verified by the library, by TLS on loopback, and by OpenSSL's and OpenSSH's own programs."""
+
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import threading
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    SSHCertificateBuilder,
+    SSHCertificateType,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pomona.core.errors import ConfigError, StorageError
+from pomona_federation.pki import certificates, keys, signatures
+from pomona_federation.server.members import superlink_client
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+SECOND = timedelta(seconds=1)
+AUTHORITY = certificates.authority("hospitals", NOW)
+OTHER = certificates.authority("hospitals", NOW)
+SILO = keys.silo()
+
+
+def certificate(pair):
+    return x509.load_pem_x509_certificate(pair.public)
+
+
+def verified(issuer, made, host, when):
+    """The chain from a server's certificate to an authority, as the library's path validation finds it."""
+    try:
+        subject = x509.IPAddress(ip_address(host))
+    except ValueError:
+        subject = x509.DNSName(host)
+    policy = PolicyBuilder().store(Store([certificate(issuer)])).time(when).build_server_verifier(subject)
+    return policy.verify(certificate(made), [])
+
+
+@pytest.mark.parametrize("host", ["fl.example.org", "192.0.2.7", "2001:db8::1", "localhost"])
+def test_a_servers_certificate_leads_to_its_authority_for_its_host_alone(host):
+    made = certificates.server(AUTHORITY, [host], NOW)
+    chain = verified(AUTHORITY, made, host, NOW)
+    assert chain == [certificate(made), certificate(AUTHORITY)]
+    for authority, name in ((OTHER, host), (AUTHORITY, "other.example.org"), (AUTHORITY, "192.0.2.8")):
+        with pytest.raises(VerificationError):
+            verified(authority, made, name, NOW)
+
+
+def test_certificates_hold_for_as_long_as_said():
+    made = certificates.server(AUTHORITY, ["fl.example.org"], NOW)
+    last = NOW + timedelta(days=825)
+    verified(AUTHORITY, made, "fl.example.org", last)
+    verified(AUTHORITY, made, "fl.example.org", NOW - timedelta(minutes=59))
+    for moment in (last + timedelta(seconds=1), NOW - timedelta(minutes=61)):
+        with pytest.raises(VerificationError):
+            verified(AUTHORITY, made, "fl.example.org", moment)
+    assert timedelta(days=3650) < certificate(AUTHORITY).not_valid_after_utc - NOW < timedelta(days=3654)
+
+
+def test_a_renewed_certificate_is_the_same_but_for_its_time():
+    names = ["fl.example.org", "192.0.2.7", "2001:db8::1"]
+    made = certificates.server(AUTHORITY, names, NOW)
+    later = NOW + timedelta(days=800)
+    renewed = certificates.renewed(AUTHORITY, made.public, later)
+    old, new = certificate(made), x509.load_pem_x509_certificate(renewed)
+    for name in names:
+        chain = verified(AUTHORITY, keys.Pair(made.private, renewed), name, later + timedelta(days=825))
+        assert chain == [new, certificate(AUTHORITY)]
+        with pytest.raises(VerificationError):
+            verified(AUTHORITY, made, name, later + timedelta(days=825))
+    assert new.public_key() == old.public_key()
+    assert new.subject == old.subject
+    assert new.serial_number != old.serial_number
+    assert {e.oid: e.value for e in new.extensions} == {e.oid: e.value for e in old.extensions}
+    for stranger in (OTHER, certificates.authority("clinics", NOW)):
+        with pytest.raises(ValueError, match="was not signed by this authority"):
+            certificates.renewed(stranger, made.public, later)
+
+
+def test_a_certificate_ends_with_its_authority_at_the_latest():
+    end = certificate(AUTHORITY).not_valid_after_utc
+    made = certificates.server(AUTHORITY, ["localhost"], end - timedelta(days=10))
+    assert certificate(made).not_valid_after_utc == end
+    assert certificates.validity(
+        certificates.renewed(AUTHORITY, made.public, end - timedelta(days=826))
+    ) == end - timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [(30, ""), (29.5, "ends in 29 days, on 2026-03-02"), (0.5, "ends in 0 days"), (-0.5, "ended on 2026-01-31")],
+)
+def test_people_are_told_in_the_last_month(days, said):
+    now = datetime(2026, 2, 1, tzinfo=UTC)
+    assert certificates.warning(now + timedelta(days=days), now).startswith(said)
+    assert bool(certificates.warning(now + timedelta(days=days), now)) == bool(said)
+
+
+def test_a_file_is_replaced_in_one_step_for_its_owner_alone(tmp_path, monkeypatch):
+    path = tmp_path / "server.crt"
+    path.write_bytes(b"old")
+    (tmp_path / ".server.crt").write_bytes(b"of a kill")
+    keys.replace(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keys.os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        keys.replace(path, b"newer")
+    assert [p.name for p in tmp_path.iterdir()] == ["server.crt"]
+    assert path.read_bytes() == b"new"
+
+
+def test_a_server_cannot_issue_certificates():
+    made = certificates.server(AUTHORITY, ["fl.example.org"], NOW)
+    forged = certificates.server(made, ["fl.example.org"], NOW)
+    policy = PolicyBuilder().store(Store([certificate(AUTHORITY)])).time(NOW)
+    with pytest.raises(VerificationError):
+        policy.build_server_verifier(x509.DNSName("fl.example.org")).verify(certificate(forged), [certificate(made)])
+
+
+def test_an_expiry_is_read_from_the_file(tmp_path):
+    path = tmp_path / "server.crt"
+    path.write_bytes(certificates.server(AUTHORITY, ["localhost"], NOW).public)
+    assert certificates.expires(path) == NOW + timedelta(days=825)
+    path.write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match=r"server\.crt.*no certificate"):
+        certificates.expires(path)
+    with pytest.raises(ConfigError, match=r"absent\.crt.*cannot be read"):
+        certificates.expires(tmp_path / "absent.crt")
+
+
+def handshake(tmp_path, trusted):
+    """A TLS connection on loopback, with the files as they are written: what the client reads, or its error."""
+    made = certificates.server(AUTHORITY, ["localhost", "127.0.0.1"])
+    for name, content in (("crt", made.public), ("key", made.private), ("ca", trusted.public)):
+        (tmp_path / name).write_bytes(content)
+    inside = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    inside.load_cert_chain(tmp_path / "crt", tmp_path / "key")
+    outside = ssl.create_default_context(cafile=tmp_path / "ca")
+    outside.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
+
+    def serve(listener):
+        connection, _ = listener.accept()
+        connection.settimeout(10)
+        try:
+            with inside.wrap_socket(connection, server_side=True) as stream:
+                stream.sendall(b"hello")
+        except OSError:
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        try:
+            with (
+                socket.create_connection(listener.getsockname(), timeout=10) as plain,
+                outside.wrap_socket(plain, server_hostname="127.0.0.1") as stream,
+            ):
+                return stream.recv(5)
+        finally:
+            server.join()
+
+
+def test_tls_connects_with_the_made_files(tmp_path):
+    assert handshake(tmp_path, AUTHORITY) == b"hello"
+
+
+def test_tls_refuses_another_authority(tmp_path):
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(tmp_path, OTHER)
+
+
+def test_a_silos_keys_are_a_pair_on_p384_in_opensshs_format():
+    private = load_ssh_private_key(SILO.private, password=None)
+    assert isinstance(private.curve, ec.SECP384R1)
+    line = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    assert SILO.public == line + b"\n"
+    assert keys.silo().public != SILO.public
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
+def test_openssh_reads_our_keys_and_we_read_its(tmp_path):
+    keys.write(tmp_path / "ours", SILO.private)
+    said = subprocess.run(["ssh-keygen", "-y", "-f", tmp_path / "ours"], capture_output=True, check=True).stdout
+    assert said.split() == SILO.public.split()
+    make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "me@here", "-f", tmp_path / "theirs"]
+    subprocess.run(make, check=True)
+    line = keys.public(tmp_path / "theirs.pub")
+    assert line.split() == (tmp_path / "theirs.pub").read_bytes().split()[:2]  # without the comment
+    with pytest.raises(ConfigError, match=r"private key, which stays"):
+        keys.public(tmp_path / "theirs")
+
+
+def test_keys_of_another_kind_are_refused_with_how_to_make_one(tmp_path):
+    path = tmp_path / "silo.pub"
+    for key in (ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()):
+        path.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+        with pytest.raises(ConfigError, match=r"silo\.pub.*P-384.*ssh-keygen -t ecdsa -b 384"):
+            keys.public(path)
+    point = load_ssh_public_key(SILO.public).public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    parts = (b"ecdsa-sha2-nistp384", b"nistp384", point)
+    short = b64encode(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
+    for content in (b"ssh-rsa nonsense", b"ecdsa-sha2-nistp384 " + short):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"silo\.pub.*OpenSSH"):
+            keys.public(path)
+        with pytest.raises(ConfigError, match="OpenSSH"):
+            superlink_client.pem(content.decode())
+        assert not signatures.signed(content.decode(), "row", {}, "00")
+    with pytest.raises(ConfigError, match=r"absent.*cannot be read"):
+        keys.public(tmp_path / "absent")
+
+
+# The authority's certificate of a silo's key
+
+
+def certify(name="north", federation="hospitals", authority=AUTHORITY):
+    return keys.certify(authority, federation, name, SILO.public)
+
+
+def holds(shown, name="north", public=SILO.public, federation="hospitals", authority=AUTHORITY, now=NOW):
+    return keys.certified(authority.public, federation, name, public, shown, now)
+
+
+NAMES = st.text(max_size=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(NAMES, NAMES)
+def test_a_silos_certificate_holds_for_that_name_alone(name, other):
+    assert holds(certify(name), name)
+    assert holds(certify(name), other) == (other == name)
+
+
+def test_it_holds_for_that_key_federation_and_authority_alone():
+    shown = certify()
+    assert holds(shown, public=SILO.public.strip() + b" a comment\n")
+    assert not holds(shown, public=keys.silo().public)
+    assert not holds(shown, public=b"no key")
+    assert not holds(shown, federation="clinics")
+    assert not holds(shown, authority=OTHER)
+    assert not holds(SILO.public), "a key is no certificate"
+
+
+def test_it_holds_as_long_as_the_authority():
+    shown, issuer = certify(), certificate(AUTHORITY)
+    first, last = issuer.not_valid_before_utc, issuer.not_valid_after_utc
+    moments = (first - SECOND, first, last - SECOND, last)
+    assert [holds(shown, now=moment) for moment in moments] == [False, True, True, False]
+
+
+BY_OTHERS = {
+    "of a host": lambda made: made.type(SSHCertificateType.HOST).valid_principals([b"north"]),
+    "of two silos": lambda made: made.type(SSHCertificateType.USER).valid_principals([b"north", b"south"]),
+    "of everybody": lambda made: made.type(SSHCertificateType.USER).valid_for_all_principals(),
+}
+
+
+@pytest.mark.parametrize("about", BY_OTHERS)
+def test_another_kind_of_certificate_of_the_same_authority_does_not_hold(about):
+    made = SSHCertificateBuilder().public_key(load_ssh_public_key(SILO.public)).valid_after(0).valid_before(2**33)
+    made = made.add_critical_option(keys.FEDERATION, b"hospitals")
+    assert not holds(BY_OTHERS[about](made).sign(keys.signer(AUTHORITY.private)).public_bytes())
+    right = made.type(SSHCertificateType.USER).valid_principals([b"north"])
+    assert holds(right.sign(keys.signer(AUTHORITY.private)).public_bytes())
+    for more in (
+        right.add_extension(b"permit-pty", b""),
+        right.add_critical_option(b"force-command", b"true"),
+    ):
+        assert not holds(more.sign(keys.signer(AUTHORITY.private)).public_bytes())
+
+
+def test_a_certificate_with_any_bit_turned_does_not_hold():
+    line = certify()
+    kind, body = line.split()
+    raw = b64decode(body)
+    for bit in range(8 * len(raw)):
+        turned = bytearray(raw)
+        turned[bit // 8] ^= 1 << bit % 8
+        assert not holds(kind + b" " + b64encode(bytes(turned))), bit
+    for bit in range(8 * len(line.strip())):
+        turned = bytearray(line)
+        turned[bit // 8] ^= 1 << bit % 8
+        assert not holds(bytes(turned)), bit
+    assert not holds(line.strip()[:-1])
+    assert not holds(b"")
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
+def test_openssh_shows_a_certificate(tmp_path):
+    (tmp_path / "north.cert").write_bytes(certify())
+    told = subprocess.run(
+        ["ssh-keygen", "-L", "-f", tmp_path / "north.cert"],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={"TZ": "UTC"},
+    ).stdout
+    issuer = certificate(AUTHORITY)
+    span = f"from {issuer.not_valid_before_utc:%Y-%m-%dT%H:%M:%S} to {issuer.not_valid_after_utc:%Y-%m-%dT%H:%M:%S}"
+    for word in (
+        "user certificate",
+        'Key ID: "north"',
+        "Principals: \n                north",
+        span,
+        "federation@pomona",
+    ):
+        assert word in told
+
+
+# Files
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o700])
+def test_a_file_is_its_owners_alone_from_the_first_moment(tmp_path, mode, monkeypatch):
+    modes = []
+    opened = keys.os.open
+
+    def watched(path, flags, mode):
+        handle = opened(path, flags, mode)
+        modes.append(stat.S_IMODE(keys.os.fstat(handle).st_mode))
+        return handle
+
+    monkeypatch.setattr(keys.os, "open", watched)
+    old = keys.os.umask(0)
+    try:
+        keys.write(tmp_path / "key", b"secret", mode)
+    finally:
+        keys.os.umask(old)
+    assert modes == [mode] == [stat.S_IMODE((tmp_path / "key").stat().st_mode)]
+    assert (tmp_path / "key").read_bytes() == b"secret"
+
+
+def test_a_key_is_never_overwritten(tmp_path):
+    keys.write(tmp_path / "key", b"first")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("key", "link"):
+        with pytest.raises(StorageError, match=rf"{name}.*not overwritten"):
+            keys.write(tmp_path / name, b"second")
+    assert (tmp_path / "key").read_bytes() == b"first"
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(StorageError, match="cannot be written"):
+        keys.write(tmp_path / "absent" / "key", b"")
+
+
+def test_half_a_key_is_none(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keys.os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        keys.write(tmp_path / "key", b"secret")
+    assert not (tmp_path / "key").exists()

@@ -1,0 +1,64 @@
+"""The card beside a silo's personal model: the simulator's figures, the agreement's hash, and the weights it gave others."""
+
+import hashlib
+import tomllib
+
+from federation_in_process import APPLE
+from pomona.record.reading import load
+from pomona_federation.agreement import Federation
+
+
+def card(federation, name):
+    return (federation.kits / name / "state" / "models" / "personal.card.md").read_text()
+
+
+def part(text, first, last):
+    return text.partition(f"## {first}\n")[2].partition(f"## {last}\n")[0]
+
+
+def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world):
+    federation = world.federation(APPLE)
+    federation.run()
+    world.simulated(federation)
+    simulation = world.folder / "simulation"
+    agreement = Federation.load(federation.toml).agreement
+    title = load(simulation).presentation.quantities[0].title
+    for i, name in enumerate(federation.names):
+        ours, other = card(federation, name), (simulation / "models" / f"client-{i:02d}.card.md").read_text()
+        assert part(ours, "Metrics on test", "Privacy") == part(other, "Metrics on test", "Privacy")
+        assert "." in part(ours, "Metrics on test", "Privacy").partition("| accuracy in % |")[2]
+        weights = [text.partition(title)[2].partition("## Hashes")[0] for text in (ours, other)]
+        assert name in weights[0]
+        # The simulation ends with its clients; free places of the federation have weight 0.
+        for line in weights[1].splitlines():
+            assert line.replace(f"client {i} ", f"{name} ") in weights[0] or not line.startswith("| client"), line
+        model = federation.kits / name / "state" / "models" / "personal.safetensors"
+        assert f"`{hashlib.sha256(model.read_bytes()).hexdigest()}`" in ours
+        assert f"| the agreement of the federation | `{agreement}` |" in ours
+
+
+def test_between_rounds_a_card_has_the_scores_of_its_round(world):
+    """The last of the training visits wrote it, if no closing visit came."""
+    federation = world.federation(APPLE)
+    silo = federation.kits / "silo-0"
+    seen = []
+    answer = federation.grid.push_messages
+
+    def pushed(messages):
+        tickets = answer(messages)
+        path = silo / "state" / "models" / "personal.card.md"
+        seen.append(path.read_text() if path.exists() else "")
+        return tickets
+
+    federation.grid.push_messages = pushed
+    federation.run()
+    rounds = tomllib.loads(federation.toml.read_text())["run"]["rounds"]
+    whole = [text for text in seen if "| Brier score |" in text]
+    scores = [text for text in seen if text and "| Brier score |" not in text]
+    assert whole
+    assert scores
+    for text in scores:
+        figures = part(text, "Metrics on test", "Privacy")
+        assert "| accuracy in % |" in figures
+        assert " to " not in figures
+    assert f"after round {rounds}." in seen[-1]

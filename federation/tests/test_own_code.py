@@ -1,0 +1,127 @@
+"""A method of one's own in a federation: every member has its code, and the agreement holds the code's hash."""
+
+import sys
+import tomllib
+
+import pytest
+import tomli_w
+
+from federation_in_process import deployed, same
+from pomona.core.errors import ConfigError, QuorumError
+from pomona.storage.run_status import read_status
+from pomona_federation.agreement import Federation
+from pomona_federation.audit import read
+from pomona_federation.status import server as server_status
+
+MODULE = """
+from pomona.methods.base import MethodSettings
+from pomona.methods.fedavg import FedAvg
+
+
+class Mine(MethodSettings):
+    def method(self):
+        return FedAvg().method()
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """The file of module ``mine``, which only this test can import."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(folder)
+    yield folder / "mine.py"
+    sys.modules.pop("mine", None)
+
+
+def names_another_method(kit, method):
+    """Edit the method in a kit's federation.toml."""
+    path = kit / "federation.toml"
+    tree = tomllib.loads(path.read_text())
+    tree["run"]["method"] = {"name": method}
+    path.write_text(tomli_w.dumps(tree))
+
+
+def reasons(federation):
+    """Why silos were turned away, by name, as the server's log has it."""
+    lines = read(federation.server / "run" / "audit.jsonl")
+    return {line["silo"]: line["reason"] for line in lines if line["event"] == "refused"}
+
+
+def test_it_trains_as_in_the_simulation(world, module):
+    federation = world.federation({"name": "mine:Mine"})
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert server_status(federation.server)["method"] == "mine:Mine"
+
+
+def test_a_silo_without_the_code_says_so(world, module):
+    """The silo's file names a module that cannot be imported, as mine.py cannot where nobody has put it."""
+    federation = world.federation({"name": "mine:Mine"}, quorum=2, wait=0.5)
+    names_another_method(federation.kits / "silo-1", "not_here:Mine")
+    federation.run()
+    assert reasons(federation) == {
+        "silo-1": "PROTOCOL: section run: cannot load 'not_here:Mine' (No module named 'not_here'); "
+        "give an importable module:attribute"
+    }
+
+
+def test_the_agreement_holds_the_hash_of_the_code(world, module):
+    federation = world.federation({"name": "mine:Mine"})
+    before = Federation.load(federation.toml).agreement
+    assert Federation.load(federation.toml).agreement == before
+    module.write_text(MODULE + "\n# changed\n")
+    assert Federation.load(federation.toml).agreement != before
+
+
+def agreed_with(path, **run):
+    """The agreement of a federation.toml whose section run has these keys too."""
+    tree = tomllib.loads(path.read_text())
+    tree["run"] |= run
+    path.write_text(tomli_w.dumps(tree))
+    return Federation.load(path).agreement
+
+
+def test_the_agreement_holds_the_hash_of_a_metric_s_code(world, module):
+    federation = world.federation({"name": "fedavg"})
+    before = agreed_with(federation.toml, metric="-mine:Mine")
+    module.write_text(MODULE + "\n# changed\n")
+    assert agreed_with(federation.toml) != before
+
+
+def test_a_network_of_a_package_is_no_own_code(world):
+    federation = world.federation({"name": "fedavg"})
+    before = Federation.load(federation.toml).agreement
+    assert agreed_with(federation.toml, model={"name": "monai:DenseNet121"}) != before
+
+
+def test_a_module_that_only_the_server_names_is_not_imported_by_a_silo(world, module):
+    federation = world.federation({"name": "mine:Mine"}, wait=0.5)
+    (module.parent / "theirs.py").write_text(MODULE)
+    names_another_method(federation.server, "theirs:Mine")
+    served, imported = federation.grid._served, []
+
+    def watched(message):
+        sys.modules.pop("theirs", None)  # the server has imported it in this process
+        answer = served(message)
+        imported.append("theirs" in sys.modules)
+        return answer
+
+    federation.grid._served = watched
+    with pytest.raises(QuorumError):
+        federation.run()
+    assert imported == [False] * 3
+    assert all("the server runs something else than this silo agreed to" in r for r in reasons(federation).values())
+    assert reasons(federation).keys() == set(federation.names)
+
+
+def test_a_server_without_the_code_ends_with_the_reason(world, module):
+    """A status with code 2 ends the server, where a ServerApp that only dies is started again."""
+    federation = world.federation({"name": "mine:Mine"})
+    names_another_method(federation.server, "not_here:Mine")
+    with pytest.raises(ConfigError):
+        federation.run()
+    status = read_status(federation.server / "run")
+    assert (status.state, status.code, status.round) == ("failed", 2, 0)
+    assert "cannot load 'not_here:Mine'" in status.reason

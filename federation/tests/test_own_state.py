@@ -1,0 +1,361 @@
+"""What comes with a kit is not obeyed: a state that was not made on this machine, decisions without their audit line."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pomona.core.errors import ConfigError, PrivacyError, QuorumError, StorageError
+from pomona.privacy import noise_key
+from pomona.privacy.noise_key import KeyStore
+from pomona.privacy.settings import Privacy
+from pomona_federation import audit
+from pomona_federation.flower_apps import handled
+from pomona_federation.installation.backup import backup
+from pomona_federation.installation.restore import Restoring, restore
+from pomona_federation.silo import machine
+from pomona_federation.silo.privacy import sealed_key
+from pomona_federation.silo.privacy.privacy_budget import Cost, PrivacyBudget
+from pomona_federation.silo.privacy.sealed_key import open_own
+from pomona_federation.silo.processes import supernode_supervisor
+from pomona_federation.silo.processes.supernode_supervisor import run_node
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.studies import own_state
+from pomona_federation.silo.studies.known_studies import FILE, KnownStudies
+from pomona_federation.silo.studies.rules_in_force import rules
+from test_consent_policy import known, lines, ruled, submitted
+from test_preflight import command
+from test_studies import decided, heard, own_models
+from test_study_preflight import checked
+
+
+@pytest.fixture
+def federation(world):
+    """Three silos, none of which has worked yet."""
+    return world.federation("fedavg", wait=0.5)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Makes this another machine."""
+
+    def move(number="0" * 32):
+        path = tmp_path / "machine-id"
+        path.write_text(number + "\n")
+        monkeypatch.setattr(machine, "MACHINE", (path,))
+
+    return move
+
+
+SEEDED = (
+    "private/dp/client-00/key",
+    "private/dp/client-00/ledger.jsonl",
+    "private/budget.json",
+    "audit.jsonl",
+    "told/x",
+)
+
+
+@pytest.mark.parametrize("name", [*SEEDED, "studies/second-0/study.json", "origin.json", "anything", ".hidden"])
+def test_a_state_that_comes_with_a_kit_is_refused_by_name_wherever_a_silo_begins(federation, name):
+    kit = federation.kits / "silo-0"
+    seeded = kit / "state" / name
+    seeded.parent.mkdir(parents=True, exist_ok=True)
+    seeded.write_text('{"mark": "' + "0" * 64 + '"}')
+    lines, _ = checked(kit)
+    assert (lines["state"].result, f"state/{name}" in lines["state"].text) == ("failed", True)
+    for begin in (lambda: run_node(kit, pytest.fail), lambda: handled(kit, None), lambda: heard(federation, "silo-0")):
+        with pytest.raises(ConfigError, match="not made on this machine"):
+            begin()
+    assert [path.name for path in (kit / "state").rglob("*") if path.is_file()] == [seeded.name]
+
+
+def test_a_folder_that_cannot_be_listed_is_refused_although_files_in_it_can_be_opened(federation):
+    kit = federation.kits / "silo-0"
+    seeded = kit / "state" / "private" / "dp"
+    seeded.mkdir(parents=True, exist_ok=True)
+    (seeded / "key").write_bytes(bytes(32))
+    seeded.parent.chmod(0o311)
+    child = os.fork()
+    if not child:  # another account where this one is root's, who may list all folders
+        try:
+            os.chdir(kit)
+            if not os.getuid():
+                for path in (Path(), *Path().rglob("*")):
+                    os.chown(path, 65534, 65534)
+                os.setuid(65534)
+            own_state.begin(Path())
+        except ConfigError as fault:
+            os._exit(0 if "state/private" in str(fault) else 1)
+        except BaseException:
+            os._exit(2)
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    seeded.parent.chmod(0o700)
+
+
+def test_a_state_is_no_link_to_another(federation, tmp_path):
+    kit = federation.kits / "silo-0"
+    shutil.rmtree(kit / "state", ignore_errors=True)
+    (tmp_path / "far").mkdir()
+    (kit / "state").symlink_to(tmp_path / "far")
+    with pytest.raises(ConfigError, match=r"\(state\)"):
+        own_state.begin(kit)
+
+
+def test_what_a_silo_has_made_it_knows_again_also_in_another_folder(federation, tmp_path):
+    kit = federation.kits / "silo-0"
+    assert checked(kit)[0]["state"].text == "empty: this silo has not worked yet"
+    federation.run()
+    assert checked(kit)[0]["state"].text == "made on this machine"
+    shutil.copytree(kit, tmp_path / "moved")
+    assert own_state.begin(tmp_path / "moved") == own_state.begin(kit)
+
+
+def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, elsewhere):
+    """And by no mark that somebody who does not know the machine's id can make."""
+    kit = federation.kits / "silo-0"
+    federation.run()
+    elsewhere()
+    with pytest.raises(ConfigError, match="pomona silo restore"):
+        own_state.begin(kit)
+    told = backup(kit, "silo", tmp_path / "kit.tar")
+    assert "state/origin.json" not in told.files
+    restore(tmp_path / "kit.tar", tmp_path / "new", "silo", Restoring(spent=Cost(0.0), trusted=True))
+    assert own_state.origin(tmp_path / "new")
+    elsewhere("1" * 32)
+    with pytest.raises(ConfigError, match="not made on this machine"):
+        own_state.begin(tmp_path / "new")
+
+
+@pytest.mark.parametrize("number", ["", "uninitialized", "0" * 31, "0" * 64])
+def test_a_machine_without_an_id_is_a_line(federation, elsewhere, number):
+    elsewhere(number)
+    with pytest.raises(StorageError, match=r"machine-id is missing, .* mount the machine's"):
+        own_state.begin(federation.kits / "silo-0")
+
+
+# Decisions and their lines
+
+
+def crafted(federation, silo="silo-0", **changes):
+    """Change a study's file as somebody with a pen would."""
+    studies = KnownStudies(federation.kits / silo)
+    path = studies.home(studies.named("second")) / FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return known(federation, silo=silo)
+
+
+def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation):
+    submitted(federation, decide=0.0)
+    heard(federation, "silo-0")
+    said = crafted(federation, standing="accepted", by="Dr. North", when="2026-01-01 00:00:00Z", told=True)
+    assert (said.standing, said.by) == ("pending", "")
+    assert said.why == "study.json says accepted by Dr. North, without its line in the audit log: decide on it here"
+    assert KnownStudies(federation.kits / "silo-0").untold() == []
+    with pytest.raises(QuorumError):
+        federation.run("second")
+    assert "waits for this silo's administrator" in lines(federation, "refused")[-1]["reason"]
+    assert own_models(federation, "second") == {}
+    decided(federation, "silo-0", "second")
+    assert known(federation).standing == "accepted"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"by": "policy.toml"}, {"why": "fits"}, {"terms": None}, {"terms": {"members": 1}}, {"standing": "declined"}],
+)
+def test_a_decision_is_the_one_that_the_log_has_in_all_its_parts(federation, changes):
+    """Also the terms: an acceptance by rule does not become a person's, which is held to nothing."""
+    submitted(federation)
+    ruled(federation, members=2, hours="20:00-06:00")
+    heard(federation, "silo-0")
+    assert known(federation).standing == "accepted"
+    if changes != {"by": "policy.toml"}:
+        assert crafted(federation, **changes).standing == "pending"
+        return
+    assert crafted(federation, **changes).standing == "accepted"  # as it was
+
+
+def test_the_last_line_on_a_study_counts_and_only_where_it_follows_in_the_chain(federation):
+    submitted(federation)
+    heard(federation, "silo-0")
+    decided(federation, "silo-0", "second")
+    log = federation.kits / "silo-0/state/audit.jsonl"
+    whole = log.read_bytes()
+    decided(federation, "silo-0", "second", accepted=False)
+    assert crafted(federation, standing="accepted").standing == "pending"
+    log.write_bytes(whole)
+    assert known(federation).standing == "accepted"
+    *before, last = whole.splitlines(keepends=True)
+    log.write_bytes(b"".join(before[:-1]) + last)
+    assert audit.verify(log) is not None
+    assert known(federation).standing == "pending"
+    log.unlink()
+    assert known(federation).standing == "pending"
+
+
+# Which rules hold
+
+
+def rule_lines(kit):
+    return [line for line in checked(kit)[0].values() if line.check == "rules"]
+
+
+def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_kit(federation, monkeypatch):
+    kit = federation.kits / "silo-0"
+    silo = SiloFile.load(kit / "silo.toml")
+
+    def told():
+        return [(line.text, line.foreign) for line in rules(kit, silo, own_state.origin(kit))]
+
+    nothing = ("silo.toml bounds neither privacy loss nor traffic", False)
+    assert told() == [("there is no policy.toml: a person accepts each study", False), nothing]
+    digest = ruled(federation, methods=["fedavg"])
+    [(text, foreign), _] = told()
+    assert foreign
+    assert text.startswith(f"policy.toml (SHA-256 {digest[:16]}; it came with the kit, unless somebody here wrote it")
+    assert text.endswith("accepts studies by itself: kinds = ['train'], methods = ['fedavg']")
+    assert checked(kit)[0]["rules"].result in {"warning", "ok"}
+    own_state.begin(kit)
+    assert told()[0] == (text, True)  # it stays what it was when the silo first started
+    ruled(federation, methods=["apple"])
+    (later, foreign), _ = told()
+    assert foreign  # a kit that is unpacked over the folder brings one, too
+    assert "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked" in later
+    path = kit / "silo.toml"
+    path.write_text("accept_epsilon = 3.0\ncode = ['mine:run']\n" + path.read_text())
+    silo = SiloFile.load(path)
+    assert told()[1] == ("silo.toml: accept_epsilon = 3.0, code = ('mine:run',)", False)
+    said = []
+    monkeypatch.setattr(
+        supernode_supervisor.runtime_secret, "renew", lambda _: (_ for _ in ()).throw(ConfigError("end"))
+    )
+    with pytest.raises(ConfigError, match="end"):
+        run_node(kit, said.append)
+    assert [line.partition("Z ")[2] for line in said[1:]] == ["warning: " * strange + text for text, strange in told()]
+    ruled(federation, kinds=[])
+    with pytest.raises(ConfigError, match=r"policy\.toml"):
+        told()
+
+
+def test_check_warns_of_rules_that_came_with_the_kit(federation, capsys):
+    ruled(federation)
+    command("silo", "check", "--folder", federation.kits / "silo-0")
+    said = capsys.readouterr().out
+    assert "warning  rules" in said
+    assert "it came with the kit" in " ".join(said.split())
+
+
+# A kit that is unpacked over a silo's folder
+
+
+def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(federation, tmp_path, monkeypatch):
+    """A whole chain of lines is made without the machine's id; its seals are not."""
+    submitted(federation)
+    heard(federation, "silo-0")
+    kit = federation.kits / "silo-0"
+    with monkeypatch.context() as there:
+        there.setattr(machine, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+        own_state.mark(kit)
+        decided(federation, "silo-0", "second")
+        assert known(federation).standing == "accepted"
+    own_state.mark(kit)
+    assert audit.verify(kit / "state/audit.jsonl") is None
+    assert known(federation).standing == "pending"
+    assert KnownStudies(kit, foreign=True).named("second").standing == "accepted"
+    KnownStudies(kit).reseal()
+    assert known(federation).standing == "accepted"
+
+
+def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypatch):
+    kit = federation.kits / "silo-0"
+    own_state.begin(kit)
+    with monkeypatch.context() as there:
+        there.setattr(machine, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+        PrivacyBudget(kit).enter_unknown("0" * 16, Cost(1.0))
+        assert PrivacyBudget(kit).unknown.epsilon == 1.0
+    with pytest.raises(PrivacyError, match=r"budget\.json was not written on this machine"):
+        _ = PrivacyBudget(kit).unknown
+    PrivacyBudget(kit).reseal()
+    assert PrivacyBudget(kit).unknown.epsilon == 1.0
+
+
+def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(federation, tmp_path, monkeypatch):
+    """Its maker knows all that the server offers, and brings all of ``state/`` but the mark, made on their machine."""
+    submitted(federation)
+    kit, own = federation.kits / "silo-0", tmp_path / "own"
+    state = kit / "state"
+    stores = Stores(state / "private" / "dp")
+
+    def worked(epsilon):
+        heard(federation, "silo-0")
+        PrivacyBudget(kit).enter_unknown("0" * 16, Cost(epsilon))
+        open_own(stores.folder, stores, 0)
+
+    worked(2.0)
+    state.rename(own)
+    with monkeypatch.context() as there:
+        there.setattr(machine, "MACHINE", (written(tmp_path / "id", "1" * 32),))
+        worked(1e-6)
+        decided(federation, "silo-0", "second")
+        assert known(federation).standing == "accepted"
+    (state / own_state.FILE).unlink()
+    shutil.copytree(state, own, dirs_exist_ok=True)
+    shutil.rmtree(state)
+    own.rename(state)
+    assert own_state.begin(kit), "the mark is this silo's own still"
+    assert known(federation).standing == "pending"
+    for counted in (lambda: PrivacyBudget(kit).unknown, lambda: open_own(stores.folder, stores, 0)):
+        with pytest.raises(PrivacyError, match=r"not (written|made) on this machine"):
+            counted()
+
+
+class Stores:
+    """A silo's key stores as each task opens them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def key_store(self, client):
+        return KeyStore.open(self.folder, client, Privacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5))
+
+
+def test_a_noise_key_that_is_unpacked_over_a_silos_own_is_refused(tmp_path):
+    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    for _ in range(2):
+        open_own(own, Stores(own), 0)
+    assert (own / "client-00/seal").stat().st_mode & 0o077 == 0
+    Stores(theirs).key_store(0)
+    shutil.copytree(theirs, own, dirs_exist_ok=True)
+    with pytest.raises(PrivacyError, match="key was not made on this machine"):
+        open_own(own, Stores(own), 0)
+    with pytest.raises(PrivacyError, match="key was not made on this machine"):
+        open_own(theirs, Stores(theirs), 0)
+
+
+@pytest.mark.parametrize("written_until", ["nothing", "ledger", "key"])
+def test_a_kill_before_the_key_is_sealed_locks_nobody_out(tmp_path, monkeypatch, written_until):
+    stores = Stores(tmp_path)
+    with monkeypatch.context() as killed:
+        if written_until == "key":
+            killed.setattr(sealed_key, "_seal", interrupted)
+        elif written_until == "ledger":
+            killed.setattr(noise_key, "publish", interrupted)
+        else:
+            killed.setattr(stores, "key_store", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            open_own(tmp_path, stores, 0)
+    open_own(tmp_path, stores, 0)
+    assert (tmp_path / "client-00/seal").read_text() == sealed_key._seal(tmp_path / "client-00")
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def written(path, text):
+    path.write_text(text)
+    return path

@@ -1,0 +1,634 @@
+"""What `pomona silo check`, `status` and `report` find, on kits made for the test."""
+
+import json
+import re
+import socket
+import ssl
+import sys
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+import torch
+
+from agreement_file import agreement
+from pomona.cli import main
+from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageError
+from pomona.data.dataset import Dataset
+from pomona_federation import status
+from pomona_federation.address import Address
+from pomona_federation.agreement import Federation
+from pomona_federation.flower_apps import handled
+from pomona_federation.messages.message_bus import Message
+from pomona_federation.pki import certificates, keys
+from pomona_federation.pki.certificates import certificate, left, private
+from pomona_federation.server.members import registry_admin
+from pomona_federation.silo.administration import preflight, silo_report
+from pomona_federation.silo.connection.watchdog import ask_health
+from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.data import agreed_data, silo_scenario
+from pomona_federation.silo.settings import SiloFile
+
+SILO = """
+name = "north"
+[data]
+name = "clients"
+label_column = "y"
+classes = ["a", "b"]
+[[data.clients]]
+name = "north"
+train = "train.csv"
+test = "test.csv"
+"""
+
+
+def rows(n, seed):
+    x = np.random.Generator(np.random.PCG64(seed)).normal(size=(n, 4))
+    y = np.where(x[:, 0] > 0, "a", "b")
+    return "p,q,r,s,y\n" + "".join(f"{','.join(map(str, r))},{label}\n" for r, label in zip(x, y, strict=True))
+
+
+def kit(tmp_path, port=9, **run):
+    folder = tmp_path / "north"
+    for name in ("certs", "keys/peers"):
+        (folder / name).mkdir(parents=True)
+    ca = certificates.authority("try")
+    (tmp_path / "ca.key").write_bytes(ca.private)
+    pair, other = keys.silo(), keys.silo()
+    (folder / "certs" / "ca.crt").write_bytes(ca.public)
+    keys.write(folder / "keys" / "silo.key", pair.private)
+    for place in ("silo.pub", "peers/north.pub"):
+        (folder / "keys" / place).write_bytes(pair.public)
+    (folder / "keys" / "peers" / "south.pub").write_bytes(other.public)
+    (folder / "app.sha256").write_text("a" * 64 + "\n")
+    (folder / "federation.toml").write_text(agreement(port, **run))
+    (folder / "silo.toml").write_text(SILO)
+    (folder / "train.csv").write_text(rows(60, 1))
+    (folder / "test.csv").write_text(rows(40, 2))
+    return folder, ca
+
+
+def way_out(folder):
+    return WayOut.of(folder, SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
+
+
+def found(folder):
+    lines, leaves, code = preflight.run(folder)
+    return {line.check: line for line in lines}, leaves, code
+
+
+@pytest.fixture
+def served(tmp_path, request):
+    """A kit whose server answers with a clock that is ``late`` seconds off, with a certificate of some age in days."""
+    late, age = [], timedelta(days=getattr(request, "param", 0))
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+
+        def date_time_string(self, timestamp=None):
+            return super().date_time_string(datetime.now(UTC).timestamp() + sum(late))
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    folder, ca = kit(tmp_path, server.server_port)
+    pair = certificates.server(ca, ["127.0.0.1"], datetime.now(UTC) - age)
+    for name, content in (("server.key", pair.private), ("server.crt", pair.public)):
+        keys.write(tmp_path / name, content)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield folder, late
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_silo_that_is_ready_says_what_would_leave_it(served):
+    folder, _ = served
+    lines, leaves, code = found(folder)
+    assert lines.pop("versions").result == "warning", "what answers here is no gate"
+    assert {line.result for line in lines.values()} == {"ok"}, lines
+    assert code == 0
+    numbers = 4 * 8 + 8 + 8 * 2 + 2
+    validation = round(60 * 0.15)
+    assert f"{60 - validation} training, {validation} validation, 40 test" in lines["data"].text
+    assert f"{numbers} numbers" in lines["data"].text
+    assert leaves["bytes_per_model"] == 4 * numbers
+    assert leaves["models_up"] == "1"
+    assert str(60 - validation) in leaves["samples"]
+    assert "accuracy" in leaves["scores"]
+    assert "keys of 1 others" in lines["key"].text
+    assert "epsilon" not in leaves
+    assert "training loss" in leaves["loss"]
+    assert leaves["tells"] is None, "FedAvg sends a model and no more"
+    agreement = Federation.load(folder / "federation.toml").agreement
+    assert agreement[:16] in lines["compare"].text.replace(" ", "")
+    assert "telephone" in lines["compare"].text
+
+
+def test_the_models_that_a_silo_asks_for_are_counted(tmp_path):
+    folder, _ = kit(tmp_path, method={"name": "apple", "budget": 2})
+    _, leaves, _ = found(folder)
+    each = 4 * (4 * 8 + 8 + 8 * 2 + 2)
+    assert leaves["tells"] == "whose cores it wants next, at most 2"
+    assert leaves["models_down"].endswith(f": here at most 2, {2 * each / 1e6:.3g} MB")
+    (folder / "federation.toml").write_text(agreement(9, method="apple"))
+    _, leaves, _ = found(folder)
+    assert leaves["tells"].endswith("everybody's"), "all are handed out"
+    assert "at most 3," in leaves["models_down"], "four places"
+    (folder / "federation.toml").write_text(agreement(9, method={"name": "pgfed", "mixing": "client", "budget": 2}))
+    assert ": here at most 3," in found(folder)[1]["models_down"], "the mean model, and two gradients"
+    (folder / "federation.toml").write_text(agreement(9, method="pgfed"))
+    assert found(folder)[1]["models_down"] == "3", "the server mixes"
+
+
+def test_what_a_method_tells_the_server_beside_models_is_said(tmp_path, capsys):
+    folder, _ = kit(tmp_path, method="fedfomo")
+    assert found(folder)[1]["tells"] == "in which order it prefers the others' models"
+    command("silo", "check", "--folder", str(folder))
+    assert "tells of itself          in which order it prefers the others' models" in capsys.readouterr().out
+    among_all = {"name": "fedfomo", "candidates": "everybody", "budget": 2}
+    (folder / "federation.toml").write_text(agreement(9, method=among_all))
+    assert found(folder)[1]["tells"] == "whose models it wants next, at most 2"
+
+
+@pytest.mark.parametrize("late", [60, -60])
+def test_a_wrong_clock_is_a_warning(served, late):
+    folder, off = served
+    off.append(late)
+    lines, _, code = found(folder)
+    assert lines["server"].result == "warning"
+    assert ("behind" if late > 0 else "ahead of") in lines["server"].text
+    assert code == 0
+
+
+@pytest.mark.parametrize(("served", "result"), [(794.5, "ok"), (795.5, "warning")], indirect=["served"])
+def test_a_certificate_that_ends_soon_is_a_warning(served, result):
+    lines, _, code = found(served[0])
+    assert (lines["server"].result, code) == (result, 0)
+    assert ("its certificate ends in 29 days" in lines["server"].text) == (result == "warning")
+
+
+def test_an_authority_that_ends_soon_is_a_warning_everywhere(tmp_path, capsys):
+    folder, _ = kit(tmp_path)
+    assert found(folder)[0]["certificate"].result == "ok"
+    assert status.silo(folder)["warning"] == ""
+    old = certificates.authority("try", datetime.now(UTC) - timedelta(days=3640))
+    (folder / "certs" / "ca.crt").write_bytes(old.public)
+    line = found(folder)[0]["certificate"]
+    assert line.result == "warning"
+    assert "ends in 11 days" in line.text
+    assert "ask the lead for a new federation" in line.text
+    assert command("silo", "status", "--folder", str(folder)) == 0
+    assert "warning: the authority's certificate ends in 11 days" in capsys.readouterr().out
+
+
+def test_the_server_says_when_its_certificate_ends(tmp_path, capsys):
+    folder, ca = server_kit(tmp_path)
+    assert status.server(folder)["warning"] == ""
+    for age, said in ((800, "ends in 24 days"), (826, "ended on")):
+        made = certificates.server(ca, ["127.0.0.1"], datetime.now(UTC) - timedelta(days=age))
+        (folder / "certs" / "server.crt").write_bytes(made.public)
+        assert command("server", "status", "--folder", str(folder)) == 0
+        out = capsys.readouterr().out
+        assert f"warning: the server's certificate {said}" in out
+        assert "`pomona deploy renew`" in out
+    (folder / "certs" / "server.crt").write_bytes(b"none")
+    assert "holds no certificate" in status.server(folder)["warning"]
+
+
+def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_called(tmp_path, monkeypatch):
+    folder, _ = kit(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code = "import numpy as np\ndef samples(settings):\n    return np.ones((60, 4), np.float32), np.arange(60) % 2\n"
+    (folder / "only_in_this_kit.py").write_text(code)
+    own = 'name = "north"\n[data]\nname = "only_in_this_kit:samples"\nclasses = ["a", "b"]\n'
+    (folder / "silo.toml").write_text(own)
+    try:
+        assert found(folder)[0]["data"].result == "ok", found(folder)[0]["data"]
+    finally:
+        sys.modules.pop("only_in_this_kit", None)
+
+
+def test_a_strangers_certificate_is_refused(served, tmp_path):
+    folder, _ = served
+    (folder / "certs" / "ca.crt").write_bytes(certificates.authority("other").public)
+    with pytest.raises(ProtocolError, match="not the federation's"):
+        ask_health(way_out(folder))
+
+
+def test_a_server_that_is_not_there_is_named_with_its_proxy(tmp_path):
+    folder, _ = kit(tmp_path)
+    lines, leaves, code = found(folder)
+    assert lines["server"].result == "failed"
+    assert code == ProtocolError.code
+    assert leaves, "the rest is found out all the same"
+    with pytest.raises(ProtocolError, match=r"through http://127\.0\.0\.1:9"):
+        ask_health(replace(way_out(folder), proxy="http://127.0.0.1:9"))
+
+
+def test_keys_must_be_private_and_fit(tmp_path):
+    folder, _ = kit(tmp_path)
+    key = folder / "keys" / "silo.key"
+    key.chmod(0o644)
+    assert "chmod 600" in found(folder)[0]["key"].text
+    key.chmod(0o600)
+    (folder / "keys" / "peers" / "north.pub").write_bytes(keys.silo().public)
+    assert "not the public half" in found(folder)[0]["key"].text
+    key.write_bytes(b"no key")
+    assert "not an unencrypted private key" in found(folder)[0]["key"].text
+    key.unlink()
+    lines, _, code = found(folder)
+    assert lines["key"].result == "failed"
+    assert code >= ConfigError.code
+    with pytest.raises(ConfigError, match="cannot be read"):
+        private(key)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("p,q,r,y\n1,2,3,a\n4,5,6,b\n", "agreed is"),
+        ("p,q,r,s,y\n1,2,3,4,a\n1,2,3,4,c\n", "c"),
+        ("p,q,r,s,y\n1,2,3,nan,a\n", "nan|finite"),
+    ],
+)
+def test_data_that_is_not_what_was_agreed(tmp_path, text, reason):
+    folder, _ = kit(tmp_path)
+    for name in ("train.csv", "test.csv"):
+        (folder / name).write_text(text)
+    lines, leaves, _ = found(folder)
+    assert (lines["data"].result, lines["data"].code) == ("failed", DataError.code), lines["data"]
+    assert re.search(reason, lines["data"].text)
+    assert not leaves
+
+
+def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
+    """All rows are of one class: a warning, no failure."""
+    folder, _ = kit(tmp_path)
+    assert "remark" not in found(folder)[0]
+    for part, n in (("train", 60), ("test", 40)):
+        counting = "".join(f"{i},{i / 7},{i / 3},0.5,a\n" for i in range(n))
+        (folder / f"{part}.csv").write_text("p,q,r,s,y\n" + counting)
+    lines, _, code = preflight.run(folder)
+    said = [line.text for line in lines if line.check == "remark"]
+    federation = Federation.load(folder / "federation.toml")
+    assert said == silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), federation).remarks
+    assert any("all rows are of class a" in text for text in said)
+    assert {line.result for line in lines if line.check == "remark"} == {"warning"}
+    assert next(line for line in lines if line.check == "data").result == "ok"
+    assert command("silo", "check", "--folder", str(folder)) == code == ProtocolError.code  # no server is there
+    assert "warning  remark       all rows are of class a" in " ".join(capsys.readouterr().out.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ({"name": "ditto", "lambda": 20.0}, "lr x lambda = 2;"),  # lr 0.1
+        ({"name": "pfedme", "lambda": 15.0, "personal_lr": 0.1}, "personal_lr x lambda = 1.5;"),
+        ("fedbn", "no normalisation layer of mlp is trained"),
+    ],
+)
+def test_what_a_simulation_says_first_a_silo_hears_too(tmp_path, method, words):
+    folder, _ = kit(tmp_path, method=method)
+    lines, _, _ = found(folder)
+    assert lines["remark"].result == "warning"
+    assert words in lines["remark"].text
+    assert lines["data"].result == "ok"
+
+
+def test_words_get_the_agreed_numbers():
+    task = Federation.model_validate(
+        {
+            "name": "t",
+            "server": "127.0.0.1:1",
+            "silo": [{"name": "a"}],
+            "task": {
+                "kind": "text",
+                "input_shape": [3],
+                "classes": ["x", "y"],
+                "vocabulary": 5,
+                "words": ["u", "v", "w"],
+            },
+        }
+    ).task
+    x = np.array([[2, 3, 0], [4, 1, 2]], np.int32)
+    own = Dataset("t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u"))
+    # w is 4 by agreement, "new" is unknown (1), u is 2.
+    assert agreed_data.conformed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
+    assert agreed_data.conformed(own, task).words == ("u", "v", "w")
+    numbered = Dataset("t", "text", x + 3, np.array([0, 1]), ("x", "y"), 2, vocabulary=9)
+    with pytest.raises(DataError, match="token 7"):
+        agreed_data.conformed(numbered, task)
+
+
+def test_an_agreement_that_was_changed_is_refused(tmp_path):
+    folder, _ = kit(tmp_path)
+    (folder / "state").mkdir()
+    pin = folder / "state" / "agreement.json"
+    pin.write_text(json.dumps({"agreement": Federation.load(folder / "federation.toml").agreement}))
+    assert found(folder)[0]["agreement"].result == "ok"
+    pin.write_text(json.dumps({"agreement": "0" * 64}))
+    lines, _, code = found(folder)
+    assert (lines["agreement"].result, code) == ("failed", ProtocolError.code)
+
+
+def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
+    pytest.importorskip("opacus")
+    acknowledged = ["sample-counts", "metrics", "feature-moments", "unlimited-epsilon"]
+    privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "acknowledge": acknowledged}
+    folder, _ = kit(tmp_path, privacy=privacy)
+    lines, leaves, _ = found(folder)
+    assert lines["data"].result == "ok", lines["data"]
+    own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
+    assert f"{own.epsilons()[0]:.3g}" in leaves["epsilon"]
+    (folder / "silo.toml").write_text("accept_epsilon = 0.001\n" + SILO)
+    lines, _, _ = found(folder)
+    assert (lines["data"].result, lines["data"].code) == ("failed", 9)
+
+
+def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
+    ca, other = certificates.authority("a"), certificates.authority("a")
+    pair, stranger = certificates.server(ca, ["localhost"]), certificates.server(other, ["localhost"])
+    files = {"ca": ca.public, "crt": pair.public, "key": pair.private, "bad": stranger.public, "lock": stranger.private}
+    at = {name: tmp_path / name for name in files}
+    for name, content in files.items():
+        at[name].write_bytes(content)
+    assert certificate(at["crt"], at["key"], at["ca"]) > datetime.now(UTC)
+    with pytest.raises(ConfigError, match="was not signed by"):
+        certificate(at["bad"], at["lock"], at["ca"])
+    with pytest.raises(ConfigError, match="does not belong"):
+        certificate(at["crt"], at["lock"], at["ca"])
+    with pytest.raises(ConfigError, match="cannot be used"):
+        certificate(at["key"], at["key"], at["ca"])
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    day = timedelta(days=1)
+    assert left(now - day, now + 3 * day, at["ca"], now) == 3 * day
+    for begin, end in ((now + day, now + 2 * day), (now - 2 * day, now - day)):
+        with pytest.raises(ConfigError, match="is valid from"):
+            left(begin, end, at["ca"], now)
+
+
+def command(*words):
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return ended.value.code
+
+
+def visit(number, accuracy, info=None, split="test"):
+    figures = {"samples": 40, "loss": 0.5, "accuracy": accuracy, "value": accuracy}
+    score = {"model": "personal", "when": "trained", "split": split, **figures}
+    return {"round": number, "scores": [score], "info": info or {}, "loss": 0.1, "bytes_down": 5, "bytes_up": 7}
+
+
+def visited(folder, *lines):
+    (folder / "state").mkdir(exist_ok=True)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "state" / "rounds.jsonl").write_text(text + '{"round": 9, "sco')  # a kill cut the last one short
+
+
+def test_the_report_names_who_helped_and_what_training_alone_reaches(tmp_path, capsys):
+    folder, _ = kit(tmp_path, method="apple")
+    visited(
+        folder,
+        visit(1, 0.5),
+        visit(2, 0.75, {"dr": [0.25, 0.75, 0.0, 0.5], "alpha": 0.5}),
+        visit(2, 0.99, split="validation"),
+    )
+    assert command("silo", "report", "--folder", str(folder), "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["own"]["round"], said["own"]["value"], said["metric"]) == (2, 0.75, "accuracy")
+    assert said["alone"]["round"] == 2
+    ((title, table),) = said["peers"]
+    assert title == "Who listens to whom"
+    assert [(row["silo"], row["value"]) for row in table] == [
+        ("south", 0.75),
+        ("place 3", 0.5),
+        ("north (this silo)", 0.25),
+    ]
+    assert said["numbers"] == [["“alpha”", [0.5]]]  # not among the quantities that APPLE presents
+    page = (folder / "state" / "report.md").read_text()
+    assert "| south | 0.75 |" in page
+    assert "75.00 %" in page
+    assert str(tmp_path) not in page
+    kept = folder / "state" / "node" / silo_report.ALONE
+    kept.write_text(kept.read_text().replace(f'"value": {said["alone"]["value"]}', '"value": 0.125'))
+    assert silo_report.report(folder)[0].alone["value"] == 0.125, "what was computed is not computed again"
+
+
+def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
+    from pomona.methods.separate import Separate
+    from pomona.simulation import simulate
+
+    folder, _ = kit(tmp_path)
+    visited(folder, visit(3, 0.5))
+    own = silo_scenario.own_scenario(
+        SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"), Separate()
+    )
+    assert own.config.rounds == 3
+    last = simulate(own).curve("personal", "trained")[-1]
+    alone = silo_report.report(folder)[0].alone
+    assert (alone["loss"], alone["accuracy"]) == (last.loss[0], last.accuracy[0])
+
+
+def test_the_closing_visit_is_no_further_round(tmp_path):
+    """Of 3 rounds; the visit that evaluates after the last of them has the number 4."""
+    folder, _ = kit(tmp_path)
+    visited(folder, visit(3, 0.5), visit(4, 0.75))
+    made = silo_report.report(folder)[0]
+    assert (made.own["value"], made.own["round"], made.alone["round"]) == (0.75, 3, 3)
+
+
+def test_a_report_states_no_gain_without_an_interval(tmp_path, capsys):
+    """30 test rows: a gain of one patient is not told from none."""
+    folder, _ = kit(tmp_path)
+    visited(folder, visit(2, 0.25))
+    assert command("silo", "report", "--folder", str(folder)) == 0
+    assert "no gain is stated" in capsys.readouterr().out
+    assert f"- {silo_report.NO_GAIN}" in (folder / "state" / "report.md").read_text()
+    assert command("silo", "report", "--folder", str(folder), "--json") == 0
+    assert "gain" not in json.loads(capsys.readouterr().out)
+
+
+def test_the_report_speaks_of_the_metric_that_was_agreed_on(tmp_path, capsys):
+    folder, _ = kit(tmp_path)
+    agreed = folder / "federation.toml"
+    agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "brier"'))
+    visited(folder, visit(2, 0.25))
+    assert command("silo", "report", "--folder", str(folder)) == 0
+    said = capsys.readouterr().out
+    assert "test Brier score 0.25 on 40 own samples" in said
+
+
+def test_a_metric_that_does_not_fit_the_task_is_no_agreement(tmp_path):
+    folder, _ = kit(tmp_path)
+    agreed = folder / "federation.toml"
+    agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "r2"'))
+    with pytest.raises(ConfigError, match="section run: metric = 'r2', but the targets are classes"):
+        Federation.load(agreed)
+
+
+def test_without_a_visit_there_is_nothing_to_report(tmp_path):
+    folder, _ = kit(tmp_path)
+    with pytest.raises(DataError, match="no model has been evaluated"):
+        silo_report.report(folder)[0]
+    visited(folder)
+    (folder / "state" / "rounds.jsonl").write_text("nonsense\n")
+    with pytest.raises(DataError, match="no model has been evaluated"):
+        silo_report.report(folder)[0]
+
+
+def test_a_silo_knows_how_it_stands(tmp_path, capsys):
+    folder, _ = kit(tmp_path)
+    assert status.silo(folder)["state"] == "never started"
+    visited(folder, visit(1, 0.5), visit(2, 0.5))
+    (folder / "state" / "node").mkdir()
+    (folder / "state" / "node" / "node.json").write_text('{"state": "connected", "since": "x", "restarts": 2}')
+    s = status.silo(folder)
+    assert (s["state"], s["restarts"], s["round"], s["bytes_down"], s["bytes_up"]) == ("killed", 2, 2, 10, 14)
+    assert command("silo", "status", "--folder", str(folder)) == 0
+    assert "round     2 of 3" in capsys.readouterr().out
+    assert command("silo", "stop", "--folder", str(folder)) == StorageError.code
+
+
+def server_kit(tmp_path):
+    north, ca = kit(tmp_path)
+    folder = tmp_path / "server"
+    for name in ("certs", "keys"):
+        (folder / name).mkdir(parents=True)
+    (folder / "certs" / "ca.crt").write_bytes(ca.public)
+    (folder / "certs" / "server.crt").write_bytes(certificates.server(ca, ["127.0.0.1"]).public)
+    for name in ("north", "south"):
+        (folder / "keys" / f"{name}.pub").write_bytes((north / "keys" / "peers" / f"{name}.pub").read_bytes())
+    (folder / "federation.toml").write_bytes((north / "federation.toml").read_bytes())
+    return folder, ca
+
+
+def test_a_server_knows_how_its_silos_stand(tmp_path, capsys):
+    folder, _ = server_kit(tmp_path)
+    s = status.server(folder)
+    assert (s["state"], s["round"], [row["state"] for row in s["silos"]]) == ("never started", 0, ["not seen yet"] * 2)
+    assert not (folder / "run").exists(), "looking changes nothing"
+    (folder / "run").mkdir()
+    live = {"round": 2, "present": ["north"], "absent": [], "rejected": ["south"], "seconds": 1.5}
+    live["why"] = {"south": "non-finite"}
+    (folder / "run" / "live.json").write_text(json.dumps({**live, "bytes_down": 10, "bytes_up": 20}))
+    (folder / "run" / "status.json").write_text('{"state": "running", "round": 2, "time": 1}')
+    s = status.server(folder)
+    assert s["state"].startswith("killed")
+    assert [(row["state"], row["why"]) for row in s["silos"]] == [("present", ""), ("rejected", "non-finite")]
+    assert command("server", "status", "--folder", str(folder)) == 0
+    out = capsys.readouterr().out
+    assert "round 2 of 3" in out
+    assert "non-finite" in out
+
+
+def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
+    folder, ca = server_kit(tmp_path)
+    assert sorted(registry_admin.members(folder)) == ["north", "south"]
+    new, file = keys.silo(), tmp_path / "east.pub"
+    file.write_bytes(new.public)
+    words = ["server", "add", "east", "--key", str(file), "--folder", str(folder)]
+    assert command(*words) == ConfigError.code
+    assert "east.cert" in capsys.readouterr().err
+    shown = tmp_path / "east.cert"
+    shown.write_bytes(keys.certify(ca, "try", "west", new.public))
+    with pytest.raises(ProtocolError, match="not certified"):
+        registry_admin.admit(folder, "east", file)
+    shown.write_bytes(keys.certify(ca, "try", "east", new.public))
+    assert command(*words, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"silo": "east", "place": 2, "reopened": []}
+    assert sorted(registry_admin.members(folder)) == ["east", "north", "south"]
+    assert command("server", "revoke", "south", "--folder", str(folder)) == 0
+    assert "cannot be undone" in capsys.readouterr().out
+    assert sorted(registry_admin.members(folder)) == ["east", "north"]
+    assert [row["state"] for row in status.server(folder)["silos"]] == ["not seen yet", "revoked", "not seen yet"]
+    for name in ("south", "nobody"):
+        with pytest.raises(ConfigError):
+            registry_admin.dismiss(folder, name)
+    with pytest.raises(ConfigError, match="give the public key"):
+        registry_admin.admit(folder, "west", None)
+
+
+def test_a_book_of_an_older_version_is_refused_in_one_line(tmp_path):
+    folder, _ = server_kit(tmp_path)
+    (folder / "run").mkdir()
+    entry = {"name": "east", "key": keys.silo().public.decode().strip(), "certificate": "3066" * 25}
+    (folder / "run" / "roster.json").write_text(json.dumps({"settled": 0, "silos": [entry]}))
+    with pytest.raises(StorageError, match=r"roster\.json cannot be read .*to be provisioned again") as refused:
+        registry_admin.entries(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_audit_command_verifies(tmp_path, capsys):
+    from pomona_federation.audit import Audit
+
+    folder, _ = server_kit(tmp_path)
+    (folder / "run").mkdir()
+    path = folder / "run" / "audit.jsonl"
+    with Audit(path) as audit:
+        audit.write("registered", silo="north")
+    words = ["server", "audit", "--folder", str(folder)]
+    assert command(*words) == 0
+    assert "silo=north" in capsys.readouterr().out
+    assert command(*words, "--verify", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["whole"] is True
+    path.write_bytes(path.read_bytes().replace(b"north", b"south"))
+    assert command(*words, "--verify") == ConfigError.code
+
+
+def test_check_prints_a_line_each_and_ends_with_the_worst_code(tmp_path, capsys):
+    folder, _ = kit(tmp_path)
+    assert command("silo", "check", "--folder", str(folder)) == 10
+    out = capsys.readouterr().out
+    assert out.count("\nok ") + out.startswith("ok ") == 12
+    assert "What would leave this silo" in out
+    assert command("silo", "check", "--folder", str(folder), "--json") == 10
+    assert json.loads(capsys.readouterr().out)["code"] == 10
+
+
+def test_a_port_that_is_taken_is_seen_before_the_start(tmp_path):
+    folder, _ = kit(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (folder / "silo.toml").write_text(f"port = {port}\n" + SILO)
+        line = found(folder)[0]["port"]
+    assert (line.result, line.code) == ("failed", 2)
+    assert f"port = {port}" in line.text
+
+
+def test_a_silos_status_refuses_a_servers_kit(tmp_path, capsys):
+    folder, _ = server_kit(tmp_path)
+    (folder / "run").mkdir()
+    assert command("silo", "status", "--folder", str(folder)) == 2
+    assert "kit of a server" in capsys.readouterr().err
+
+
+def test_an_address_with_a_scheme_is_refused_by_that():
+    with pytest.raises(ValueError, match="without https://"):
+        Address.parse("https://fl.example.org:8443")
+
+
+def test_a_silos_threads_are_those_that_it_says(tmp_path):
+    folder, _ = kit(tmp_path)
+    before = torch.get_num_threads()
+    try:
+        for line, threads in (("threads = 2\n", 2), ("", 1)):
+            (folder / "silo.toml").write_text(line + SILO)
+            handled(folder, Message("none", "{}", ""))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    (folder / "silo.toml").write_text("threads = 0\n" + SILO)
+    assert found(folder)[0]["settings"].result == "failed"

@@ -1,0 +1,223 @@
+"""Both supervisors with Flower's own processes, TLS and keys on, and a stand-in app: every death, one after another."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from agreement_file import agreement
+from pomona.core.errors import ProtocolError
+from pomona.storage.run_status import read_status
+from pomona_federation import status
+from pomona_federation.audit import read, verify
+from pomona_federation.flower_bundle import digest
+from pomona_federation.provision.provision import provision
+from pomona_federation.server.members.registry_admin import dismiss
+from pomona_federation.silo.connection.standing import REFUSALS
+from pomona_federation.supervision.processes import process_tree
+
+pytestmark = pytest.mark.slow
+
+SERVER_APP = """
+import time
+from pathlib import Path
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+from pomona.storage.run_status import Status, read_status, write_status
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    run = Path(context.run_config["folder"]) / "run"
+    for number in range(read_status(run).round + 1, {rounds} + 1):
+        answered = []
+        while not any(not reply.has_error() for reply in answered):
+            time.sleep(0.5)
+            content = RecordDict({{"a": ConfigRecord({{"round": number}})}})
+            sent = [Message(content, node, "query", ttl=30) for node in grid.get_node_ids()]
+            answered = list(grid.send_and_receive(sent, timeout=30))
+        (run / "checkpoints").mkdir(exist_ok=True)
+        (run / "checkpoints" / (f"round-{{number:06d}}-" + "0" * 64 + ".safetensors")).touch()
+        write_status(run, Status(state="running", round=number))
+    write_status(run, Status(state="finished", round={rounds}, code=0))
+"""
+CLIENT_APP = """
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+app = ClientApp()
+@app.query()
+def query(message, context):
+    return Message(message.content, reply_to=message)
+"""
+ROUNDS = 8
+
+
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def kits(tmp_path):
+    pytest.importorskip("flwr")
+    (tmp_path / "federation.toml").write_text(agreement(port(), ["north"], rounds=ROUNDS))
+    out = tmp_path / "kits"
+    provision(tmp_path / "federation.toml", out)
+    app = out / "server" / "app" / "pomona_app"
+    (app / "server_app.py").write_text(SERVER_APP.format(rounds=ROUNDS))
+    (app / "client_app.py").write_text(CLIENT_APP)
+    for kit in ("server", "north"):
+        (out / kit / "app.sha256").write_text(digest(out / "server" / "app") + "\n")
+    (out / "north" / "silo.toml").write_text(f'name = "north"\nport = {port()}\n[data]\nname = "digits"\n')
+    before = set(process_tree(os.getpid()))
+    yield out
+    assert not set(process_tree(os.getpid())) - before
+
+
+def run(what, folder, log):
+    words = [sys.executable, "-m", "pomona", what, "start", "--folder", str(folder)]
+    with log.open("ab") as file:
+        return subprocess.Popen(words, stderr=file, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def until(what, seconds=120):
+    began = time.monotonic()
+    while not (value := what()):
+        assert time.monotonic() - began < seconds, "too long"
+        time.sleep(0.1)
+    return value
+
+
+def pid_of(top, name):
+    return next((process.pid for process, command in process_tree(top.pid).items() if name in command), None)
+
+
+def round_(kits):
+    status = read_status(kits / "server" / "run")
+    return status.round if status else 0
+
+
+def test_a_run_that_was_submitted_before_a_death_is_stopped_before_the_next(kits, tmp_path):
+    log, audit = tmp_path / "log", kits / "server" / "run" / "audit.jsonl"
+
+    def runs(event):
+        return [r["run"] for r in read(audit) if r["event"] == event] if audit.exists() else []
+
+    server = run("server", kits / "server", log)
+    try:
+        (first,) = until(lambda: runs("submitted"))
+        server.kill()
+        server.wait()
+        server = run("server", kits / "server", log)
+        until(lambda: len(runs("submitted")) == 2)
+        assert runs("withdrawn") == [first]
+        server.terminate()
+        assert server.wait(10) == 143
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
+    log, state = tmp_path / "log", kits / "server" / "run"
+    silo = run("silo", kits / "north", log)
+    server = run("server", kits / "server", log)
+    try:
+        until(lambda: round_(kits) >= 1)
+        os.kill(until(lambda: pid_of(server, "flwr-serverapp")), signal.SIGKILL)
+        until(lambda: "ServerApp is gone" in log.read_text())
+        reached = round_(kits)
+        until(lambda: round_(kits) > reached)
+        strangers_are_refused(kits)
+        os.kill(pid_of(server, "pomona_federation.server.processes.superlink"), signal.SIGKILL)
+        until(lambda: "SuperLink is gone" in log.read_text())
+        reached = round_(kits)
+        until(lambda: round_(kits) > reached)
+        began = time.monotonic()
+        server.terminate()
+        assert server.wait(10) == 143
+        stopped = time.monotonic() - began
+        assert (read_status(state).state, read_status(state).code) == ("interrupted", 143)
+        assert silo.poll() is None
+        server = run("server", kits / "server", log)
+        assert server.wait(200) == 0
+        assert read_status(state).state == "finished"
+        silo.terminate()
+        assert silo.wait(10) == 143
+    finally:
+        for process in (silo, server):
+            process.kill()
+            process.wait()
+    assert verify(state / "audit.jsonl") is None
+    events = [line["event"] for line in read(state / "audit.jsonl")]
+    assert events.count("submitted") == 4
+    assert events.count("registered") == 1, "SuperLink's database keeps the keys"
+    secret = (kits / "north" / "keys" / "silo.key").read_bytes().splitlines()[1:-1]
+    for path in (*state.rglob("*"), *(kits / "north" / "state").rglob("*"), log):
+        if path.is_file():
+            assert not any(line in path.read_bytes() for line in secret), path
+    assert json.loads((kits / "north" / "state" / "node" / "node.json").read_bytes())["state"] == "stopped"
+    assert stopped < 6
+
+
+def strangers_are_refused(kits):
+    """A request that says that it was forwarded counts as a stranger's; this machine's own are answered."""
+    address = (kits / "server" / "federation.toml").read_text().split('server = "')[1].split('"')[0]
+    context = ssl.create_default_context(cafile=str(kits / "server" / "certs" / "ca.crt"))
+
+    def ask(path, headers):
+        request = urllib.request.Request(f"https://{address}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=20) as answer:
+                return answer.status
+        except urllib.error.HTTPError as fault:
+            return fault.code
+
+    assert ask("/health", {"X-Forwarded-For": "203.0.113.9"}) == 200
+    assert ask("/docs", {}) == 200
+    assert ask("/docs", {"X-Forwarded-For": "127.0.0.1"}) == 403
+    assert ask("/v1/control/list-runs", {"X-Forwarded-For": "127.0.0.1"}) == 403
+
+
+def test_a_revoked_silo_says_so_and_knocks_no_more(kits, tmp_path):
+    log, said = tmp_path / "log", tmp_path / "silo"
+    silo, server = run("silo", kits / "north", said), run("server", kits / "server", log)
+    try:
+        until(lambda: round_(kits) >= 1)
+        dismiss(kits / "server", "north")
+        assert silo.wait(400) == ProtocolError.code
+        ended = [line for line in said.read_text().splitlines() if "the node ended" in line]
+        assert [f"was revoked ({k} of {REFUSALS} times)" in line for k, line in enumerate(ended, 1)] == [True] * 4
+        assert "ask its administrator" in said.read_text().splitlines()[-1]
+        standing = status.silo(kits / "north")
+        assert (standing["state"], f"{REFUSALS} of {REFUSALS} times" in standing["reason"]) == ("revoked", True)
+    finally:
+        for process in (silo, server):
+            process.terminate()
+            process.wait(15)
+
+
+def test_a_node_refuses_an_app_that_was_changed(kits, tmp_path):
+    log = tmp_path / "log"
+    (kits / "north" / "app.sha256").write_text("0" * 64 + "\n")
+    silo, server = run("silo", kits / "north", log), run("server", kits / "server", log)
+    said = kits / "north" / "state" / "logs" / "supernode.log"
+    try:
+        until(lambda: said.exists() and "not the one that this silo agreed to run" in said.read_text())
+        time.sleep(3)
+        assert round_(kits) == 0
+        assert not pid_of(silo, "flwr-clientapp"), "nothing of it ran"
+        assert "Sent successfully" in said.read_text(), "and the server has its answer"
+    finally:
+        for process in (silo, server):
+            process.terminate()
+            process.wait(15)
+    assert not list(Path(kits / "north" / "state" / "flwr").glob("apps/*"))

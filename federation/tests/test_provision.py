@@ -1,0 +1,681 @@
+"""Kits: what is in them, what is not, who may read it, and that nothing is ever written over."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import ssl
+import stat
+import subprocess
+import sys
+import tomllib
+import zipfile
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import tomli_w
+import yaml
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+from agreement_file import agreement
+from pomona.cli import main
+from pomona.core.errors import ConfigError, StorageError
+from pomona.methods import METHODS
+from pomona_federation import flower_bundle
+from pomona_federation.agreement import Federation
+from pomona_federation.pki import certificates, keys
+from pomona_federation.provision import kit_files
+from pomona_federation.provision.provision import add, provision, renew
+from pomona_federation.provision.wheels import locked, own_wheels
+from pomona_federation.silo.administration import preflight
+from pomona_federation.silo.settings import SiloFile
+
+TASK = {"kind": "image", "input_shape": [8, 8, 1], "classes": ['a "b"', "é😀"], "scale": [16.0]}
+SETTINGS = {"name": "hospitals", "server": "fl.example.org:8443", "run": {"method": "apple", "lr": 0.1}, "task": TASK}
+SHARED = {
+    "README.md",
+    "start.sh",
+    "compose.yaml",
+    "Dockerfile",
+    ".dockerignore",
+    "wheels/README.txt",
+    "wheels/requirements.lock",
+    "federation.toml",
+}
+APP = {f"app/{name}" for name in ("pyproject.toml", "LICENSE")} | {
+    f"app/pomona_app/{name}.py" for name in ("__init__", "server_app", "client_app")
+}
+
+
+def written(folder, *silos, **changes):
+    path = folder / "federation.toml"
+    path.write_text("# as agreed\n" + tomli_w.dumps(SETTINGS | {"silo": list(silos)} | changes))
+    return path
+
+
+def files(folder):
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    """Kits for north, south, and west, which brought its own key; under a umask that forbids nothing."""
+    home = tmp_path_factory.mktemp("provision")
+    own = keys.silo()
+    (home / "west.pub").write_bytes(own.public)
+    path = written(home, {"name": "north"}, {"name": "south"}, {"name": "west", "key": "west.pub"})
+    umask = os.umask(0)
+    try:
+        provision(path, home / "kits")
+    finally:
+        os.umask(umask)
+    return home / "kits"
+
+
+@pytest.fixture
+def copy(kit, tmp_path):
+    return shutil.copytree(kit, tmp_path / "kits")
+
+
+def peers(*names):
+    return {f"{name}.{end}" for name in names for end in ("pub", "cert")}
+
+
+def test_every_kit_holds_what_it_needs_and_no_more(kit):
+    everybody = ("north", "south", "west")
+    assert {p.name for p in kit.iterdir()} == {"authority", "server", *everybody}
+    assert files(kit / "authority") == {"ca.key", "ca.crt"}
+    assert files(kit / "server") == SHARED | APP | {"pomona-server-hospitals.service", "app.sha256"} | {
+        f"certs/{name}" for name in ("ca.crt", "server.crt", "server.key")
+    } | {f"keys/{name}" for name in peers(*everybody)}
+    for name in everybody:
+        own = {"keys/silo.pub"} if name == "west" else {"keys/silo.pub", "keys/silo.key"}
+        assert files(kit / name) == SHARED | own | {
+            f"pomona-silo-hospitals-{name}.service",
+            "silo.toml",
+            "app.sha256",
+            "certs/ca.crt",
+            "certs/silo.crt",
+        } | {f"keys/peers/{peer}" for peer in peers(*everybody)}
+    assert not [p for p in kit.parent.iterdir() if p.name.startswith(".")]
+
+
+def test_everything_is_its_owners_alone_whatever_the_umask(kit):
+    for path in (kit, *kit.rglob("*")):
+        mode = 0o700 if path.is_dir() or path.name == "start.sh" else 0o600
+        assert stat.S_IMODE(path.lstat().st_mode) == mode, path
+
+
+def test_private_keys_are_in_their_own_kit_alone(kit):
+    secrets = {p.read_bytes() for p in kit.rglob("*") if p.is_file() and b"PRIVATE KEY" in p.read_bytes()}
+    places = [p for p in kit.rglob("*") if p.is_file() and p.read_bytes() in secrets]
+    assert {str(p.relative_to(kit)) for p in places} == {
+        "authority/ca.key",
+        "server/certs/server.key",
+        "north/keys/silo.key",
+        "south/keys/silo.key",
+    }
+    assert len(secrets) == 4
+
+
+def test_every_public_key_is_certified_for_its_name_and_belongs_to_the_private_one(kit):
+    ca = (kit / "authority/ca.crt").read_bytes()
+    for name in ("north", "south", "west"):
+        public = (kit / name / "keys/silo.pub").read_bytes()
+        for folder in ("server/keys", "north/keys/peers", "south/keys/peers", "west/keys/peers"):
+            assert (kit / folder / f"{name}.pub").read_bytes() == public
+            assert keys.certified(ca, "hospitals", name, public, (kit / folder / f"{name}.cert").read_bytes())
+        assert (kit / name / "certs/ca.crt").read_bytes() == ca == (kit / "server/certs/ca.crt").read_bytes()
+        if name != "west":
+            key = load_ssh_private_key((kit / name / "keys/silo.key").read_bytes(), None).public_key()
+            assert key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n" == public
+
+
+def test_the_server_and_the_silos_read_their_own_files(kit):
+    texts = {(folder / "federation.toml").read_bytes() for folder in kit.iterdir() if folder.name != "authority"}
+    assert texts == {(kit.parent / "federation.toml").read_bytes()}
+    assert Federation.load(kit / "north/federation.toml").config().method.name == "apple"
+    silo = SiloFile.load(kit / "north/silo.toml")
+    assert silo.name == "north"
+    assert silo.data.classes == tuple(TASK["classes"])
+    assert silo.data.clients[0].train == kit / "north/data/train.npz"
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"kind": "table", "input_shape": [4], "outputs": 1, "targets": "regression"},
+        {"kind": "text", "input_shape": [9], "vocabulary": 7, "classes": ["a", "b"]},
+    ],
+)
+def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
+    privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "epsilon_budget": 3.0}
+    run = {"method": "fedavg", "lr": 0.1, "privacy": privacy}
+    provision(written(tmp_path, {"name": "north"}, task=task, run=run), tmp_path / "kits")
+    home = tmp_path / "kits/north"
+    data = SiloFile.load(home / "silo.toml").data
+    assert (data.targets, data.classes) == (task.get("targets", "classes"), tuple(task.get("classes", ())))
+    assert data.clients[0].train.suffix == ".csv"
+    assert bool(data.text_columns) == (task["kind"] == "text")
+    assert (data.label_column, data.label_columns) == (("label", ()) if task.get("classes") else (None, ("target-1",)))
+    (home / "silo.toml").write_text((home / "silo.toml").read_text().replace("# accept", "accept"))
+    assert SiloFile.load(home / "silo.toml").accept_epsilon == 3.0
+    assert "\nopacus==" in (home / "wheels/requirements.lock").read_text()
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedavg-data"}))
+def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
+    card = METHODS[method]().method().card
+    path = written(tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False)
+    text = kit_files.silo(
+        Federation.load(path), "north", "0" * 64, {}, own_key=False, digits=Federation.load(path).digits
+    )["README.md"].decode()
+    assert f"signed with your key: {card.up}. " in text
+    assert f"private with `{method}`: {card.private}." in text
+    assert "mean training loss" in text
+    assert "kind of the error" in text
+    assert "systemctl disable --now pomona-silo-hospitals-north" in text
+    digits = " ".join(map("".join, zip(*[iter(Federation.load(path).agreement[:16])] * 4, strict=True)))
+    assert f"\n    {digits}\n" in text
+    assert "Accuracy" not in text
+    assert "{" not in text
+
+
+# The app
+
+
+def test_the_app_is_pinned_as_flower_bundles_it(kit, tmp_path):
+    pinned = {(kit / name / "app.sha256").read_text().strip() for name in ("server", "north", "south", "west")}
+    subprocess.run(
+        [sys.executable, "-m", "flwr.cli.app", "build", "--app", kit / "server/app"], cwd=tmp_path, check=True
+    )
+    [bundle] = tmp_path.glob("local.pomona-app.*.fab")
+    assert pinned == {hashlib.sha256(bundle.read_bytes()).hexdigest()}
+    with zipfile.ZipFile(BytesIO(bundle.read_bytes())) as archive:
+        names = set(archive.namelist()) - {".info/CONTENT"}
+        assert names == {name.removeprefix("app/") for name in APP}
+        about = tomllib.loads(archive.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
+        assert about["config"] == {"folder": "", "study": ""}
+        for half in ("serverapp", "clientapp"):
+            module, name = about["components"][half].split(":")
+            code = archive.read(f"{module.replace('.', '/')}.py").decode()
+            assert f"from pomona_federation.flower_apps import {module[-10:]} as {name}" in code
+
+
+def test_the_apps_bytes_do_not_depend_on_the_federation_or_on_what_python_leaves_there(kit, tmp_path):
+    provision(
+        written(tmp_path, {"name": "other"}, name="clinics", run={"method": "fedavg", "lr": 0.1}), tmp_path / "kits"
+    )
+    assert (tmp_path / "kits/server/app.sha256").read_bytes() == (kit / "north/app.sha256").read_bytes()
+    cache = tmp_path / "kits/server/app/pomona_app/__pycache__"
+    cache.mkdir()
+    (cache / "x.pyc").write_bytes(b"x")
+    assert flower_bundle.digest(tmp_path / "kits/server/app") == (kit / "north/app.sha256").read_text().strip()
+
+
+# Newcomers
+
+
+def test_a_newcomer_gets_a_kit_and_everybody_its_public_key(copy):
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    made = add(copy, "east")
+    assert (made.silos, made.brought) == (("east",), frozenset())
+    assert files(copy / "east") - {"keys/silo.key"} == {
+        str(name).replace("west", "east") for name in files(copy / "west")
+    } | {f"keys/peers/{peer}" for peer in peers("west")}
+    public, ca = (copy / "east/keys/silo.pub").read_bytes(), (copy / "authority/ca.crt").read_bytes()
+    new = set(copy.rglob("east.pub"))
+    assert {str(p.parent.relative_to(copy)) for p in new} == {"server/keys"} | {
+        f"{name}/keys/peers" for name in ("north", "south", "west", "east")
+    }
+    for path in new:
+        assert path.read_bytes() == public
+        assert keys.certified(ca, "hospitals", "east", public, path.with_suffix(".cert").read_bytes())
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_kits_without_certificates_are_to_be_made_again(copy):
+    """Those of an older Pomona had signatures in a form of their own."""
+    for path in copy.rglob("*.cert"):
+        path.rename(path.with_suffix(".pub.sig"))
+    with pytest.raises(ConfigError, match=r"north\.cert: cannot be read .* provision the federation again"):
+        add(copy, "east")
+    assert not (copy / "east").exists()
+
+
+def test_a_newcomer_may_bring_its_key_but_not_anothers(copy, tmp_path):
+    (tmp_path / "own.pub").write_bytes(keys.silo().public)
+    assert add(copy, "east", tmp_path / "own.pub").brought == {"east"}
+    assert not (copy / "east/keys/silo.key").exists()
+    assert "copy the private one to `keys/silo.key`" in (copy / "east/README.md").read_text()
+    with pytest.raises(ConfigError, match=r"'east' and 'thief' have the same key"):
+        add(copy, "thief", tmp_path / "own.pub")
+    with pytest.raises(ConfigError, match=r"private key, which stays"):
+        add(copy, "thief", copy / "north/keys/silo.key")
+    assert not (copy / "thief").exists()
+
+
+@pytest.mark.parametrize("name", ["north", "server", "authority", "../x", "-x", "Ä", ""])
+def test_a_newcomers_name_is_new_and_is_one(copy, name):
+    before = files(copy)
+    with pytest.raises(ConfigError, match="name"):
+        add(copy, name)
+    assert files(copy) == before
+
+
+def test_a_newcomer_is_added_where_the_authority_is(copy, tmp_path):
+    shutil.rmtree(copy / "authority")
+    with pytest.raises(ConfigError, match=r"authority.*go where"):
+        add(copy, "east")
+    with pytest.raises(ConfigError, match="holds no kits"):
+        add(tmp_path / "absent", "east")
+    assert not (copy / "east").exists()
+
+
+# Renewal
+
+
+def aged(home, days):
+    """The kits' server certificate as it would be had they been made so many days ago."""
+    pair = keys.Pair((home / "authority/ca.key").read_bytes(), (home / "authority/ca.crt").read_bytes())
+    path = home / "server/certs/server.crt"
+    path.write_bytes(certificates.renewed(pair, path.read_bytes(), datetime.now(UTC) - timedelta(days=days)))
+    return path
+
+
+def test_the_servers_certificate_is_renewed_and_nothing_else_changes(copy, capsys):
+    path = aged(copy, 820)
+    before = {p: (p.read_bytes(), p.stat().st_mode) for p in copy.rglob("*") if p.is_file()}
+    assert call(capsys, "--out", copy, "--json", what="renew")[0] == 0
+    after = {p: (p.read_bytes(), p.stat().st_mode) for p in copy.rglob("*") if p.is_file()}
+    assert {p for p in after if after[p] != before.get(p)} == {path}
+    assert before.keys() == after.keys()
+    assert after[path][1] == before[path][1]
+    until = certificates.certificate(path, copy / "server/certs/server.key", copy / "north/certs/ca.crt")
+    assert timedelta(days=824) < until - datetime.now(UTC) <= timedelta(days=825)
+    context = ssl.create_default_context(cafile=copy / "north/certs/ca.crt")
+    assert context.get_ca_certs()[0]["notAfter"], "silos keep theirs"
+    code, said, _ = call(capsys, "--out", copy, what="renew")
+    assert code == 0
+    assert f"valid until {until:%Y-%m-%d}" in said
+    assert "pomona server stop" in said
+
+
+def test_what_cannot_be_renewed_is_said(copy, tmp_path, capsys):
+    ca = copy / "authority/ca.crt"
+    kept = ca.read_bytes()
+    ca.write_bytes(certificates.authority("other").public)
+    code, _, said = call(capsys, "--out", copy, what="renew")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "not signed by this authority" in said
+    ca.write_bytes(kept)
+    aged(copy, -3600)  # as if there were 52 days left of the authority's ten years
+    with pytest.raises(ConfigError, match=r"as long as its authority.*new federation"):
+        renew(copy)
+    shutil.rmtree(copy / "authority")
+    with pytest.raises(ConfigError, match=r"go where the authority's key lies"):
+        renew(copy)
+    path = written(tmp_path, {"name": "north"}, server="127.0.0.1:9000", insecure=True)
+    provision(path, tmp_path / "open")
+    with pytest.raises(ConfigError, match="no certificate"):
+        renew(tmp_path / "open")
+    with pytest.raises(ConfigError, match="holds no kits"):
+        renew(tmp_path / "absent")
+
+
+# Refusals and failures
+
+
+def test_kits_are_never_written_over(kit, tmp_path):
+    before = {p: p.read_bytes() for p in kit.rglob("*") if p.is_file()}
+    with pytest.raises(StorageError, match=r"kits exists already.*--add"):
+        provision(kit.parent / "federation.toml", kit)
+    assert {p: p.read_bytes() for p in kit.rglob("*") if p.is_file()} == before
+    (tmp_path / "dangling").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="exists already"):
+        provision(kit.parent / "federation.toml", tmp_path / "dangling")
+
+
+def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
+    path = written(tmp_path, {"name": "north"}, {"name": "south"})
+
+    def broken(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kit_files, "silo", broken)
+    with pytest.raises(StorageError, match=r"kits.*No space left"):
+        provision(path, tmp_path / "kits")
+    assert [p.name for p in tmp_path.iterdir()] == ["federation.toml"]
+
+
+def test_two_silos_with_one_key_are_refused(tmp_path):
+    (tmp_path / "k.pub").write_bytes(keys.silo().public)
+    path = written(tmp_path, {"name": "north", "key": "k.pub"}, {"name": "south", "key": "k.pub"})
+    with pytest.raises(ConfigError, match=r"'north' and 'south' have the same key"):
+        provision(path, tmp_path / "kits")
+    assert not (tmp_path / "kits").exists()
+
+
+def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
+    path = written(tmp_path, {"name": "north"}, server="127.0.0.1:9000", insecure=True)
+    made = provision(path, tmp_path / "kits")
+    assert made.until is None
+    add(tmp_path / "kits", "east")
+    assert not [name for name in files(tmp_path / "kits") if name.split("/")[1] in ("certs", "keys", "ca.key")]
+    assert "**Insecure**" in (tmp_path / "kits/east/README.md").read_text()
+    with pytest.raises(ConfigError, match="insecure = true, but server"):
+        provision(written(tmp_path, {"name": "north"}, insecure=True), tmp_path / "more")
+    (tmp_path / "k.pub").write_bytes(keys.silo().public)
+    with pytest.raises(ConfigError, match="no use for keys"):
+        add(tmp_path / "kits", "west", tmp_path / "k.pub")
+    path = written(tmp_path, {"name": "a", "key": "k.pub"}, server="127.0.0.1:9000", insecure=True)
+    with pytest.raises(ConfigError, match="no use for keys"):
+        provision(path, tmp_path / "more")
+
+
+def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_path):
+    def names(folder):
+        certificate = certificates.x509.load_pem_x509_certificate((folder / "server/certs/server.crt").read_bytes())
+        said = certificate.extensions.get_extension_for_class(certificates.x509.SubjectAlternativeName).value
+        return {str(name.value) for name in said}
+
+    assert names(kit) == {"fl.example.org"}
+    provision(written(tmp_path, {"name": "north"}, server="127.0.0.1:9000"), tmp_path / "kits")
+    assert names(tmp_path / "kits") == {"127.0.0.1", "localhost", "::1"}
+
+
+# Wheels
+
+
+def test_kits_install_pomonas_file_and_libraries_by_hash(tmp_path, capsys):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    made = {
+        **dict.fromkeys(own_wheels(), b"ours"),
+        "Other_One-2.0-py3-none-any.whl": b"a",
+        "other_one-2.0-cp311-cp311-linux_x86_64.whl": b"b",
+    }
+    for name, content in made.items():
+        (folder / name).write_bytes(content)
+    path, out = written(tmp_path, {"name": "north"}), tmp_path / "kits"
+    assert call(capsys, path, "--out", out, "--wheels", folder)[0] == 0
+    add(out, "east")
+    pins = " ".join(f"--hash=sha256:{hashlib.sha256(c).hexdigest()}" for c in (b"a", b"b"))
+    for member in ("server", "north", "east"):
+        assert files(out / member / "wheels") == {"README.txt", *own_wheels(), "SHA256SUMS", "requirements.lock"}
+        assert (out / member / "wheels/requirements.lock").read_text().splitlines()[1:] == [f"other-one==2.0 {pins}"]
+        subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=out / member / "wheels", check=True)
+        for name in ("README.md", "Dockerfile"):
+            text = (out / member / name).read_text()
+            assert "--require-hashes" in text
+            assert "--no-deps" in text
+            assert "pomona[" not in text
+
+
+@pytest.mark.parametrize(("words", "kind"), [((), "cpu"), (("--libraries", "cuda"), "cuda")])
+def test_kits_install_the_releases_libraries_by_hash_unless_asked_otherwise(words, kind, tmp_path, capsys):
+    out = tmp_path / "kits"
+    said = call(capsys, written(tmp_path, {"name": "north"}), "--out", out, *words)[1]
+    add(out, "east")
+    lock = locked(kind)["requirements.lock"]
+    about = {"cpu": "PyTorch for CPU: Python 3.11", "cuda": "PyTorch for CUDA: Python 3.11 to 3.13"}[kind]
+    assert f"libraries  by hash: {about}" in said
+    for member in ("server", "north", "east"):
+        assert (out / member / "wheels/requirements.lock").read_bytes() == lock
+        assert f"**{about}" in (out / member / "README.md").read_text()
+        for name in ("README.md", "Dockerfile"):
+            text = (out / member / name).read_text()
+            assert "--require-hashes" in text
+            assert "pomona[" not in text
+            assert "SHA256SUMS" not in text, "there is no wheel of Pomona's yet to compare"
+
+
+def test_a_kit_without_a_study_is_compared_by_agreement_and_authority(tmp_path, capsys):
+    """Two federations of one file differ by their authorities: a swapped kit has other digits."""
+    path = tmp_path / "standing.toml"
+    path.write_text(
+        'name = "hospitals"\nserver = "127.0.0.1:8443"\n[[silo]]\nname = "north"\n[[silo]]\nname = "south"\n'
+    )
+    seen = set()
+    for out in (tmp_path / "one", tmp_path / "other"):
+        said = call(capsys, path, "--out", out)[1]
+        digits = hashlib.sha256(
+            Federation.load(path).agreement.encode() + (out / "north/certs/ca.crt").read_bytes()
+        ).hexdigest()[:16]
+        fours = " ".join(digits[i : i + 4] for i in (0, 4, 8, 12))
+        assert f"{fours}: by telephone" in said
+        assert f"\n    {fours}\n" in (out / "north" / "README.md").read_text()
+        lines, _, _ = preflight.run(out / "north")
+        assert [line.text[:19] for line in lines if line.check == "compare"] == [fours]
+        seen.add(fours)
+    assert len(seen) == 2
+
+
+def test_unlocked_libraries_are_spelled_out(tmp_path, capsys):
+    out = tmp_path / "kits"
+    said = call(capsys, written(tmp_path, {"name": "north"}), "--out", out, "--libraries", "unlocked")[1]
+    assert "libraries  unlocked" in said
+    assert not (out / "north/wheels/requirements.lock").exists()
+    for name in ("README.md", "Dockerfile"):
+        text = (out / "north" / name).read_text()
+        core, federation = own_wheels()
+        assert re.search(rf'wheels/{re.escape(core)}" \S*wheels/{re.escape(federation)}\n', text)
+        assert "--require-hashes" not in text
+    assert "https://download.pytorch.org/whl/cpu" in (out / "north/README.md").read_text()
+
+
+def test_a_folder_of_wheels_needs_pomonas(tmp_path):
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ConfigError, match=r"has no pomona-.*build it: pip wheel .* \.$"):
+        provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none")
+    core, federation = own_wheels()
+    (tmp_path / "none" / core).write_bytes(b"x")
+    with pytest.raises(ConfigError, match=r"has no pomona_federation-.* \./federation$"):
+        provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none")
+    (tmp_path / "none" / federation).write_bytes(b"x")
+    (tmp_path / "none" / "x.whl").write_bytes(b"x")
+    with pytest.raises(ConfigError, match="not named as a wheel"):
+        provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none")
+    assert not (tmp_path / "kits").exists()
+
+
+# Units, containers, start commands
+
+
+def test_no_two_kits_share_a_name_on_one_machine(kit, tmp_path):
+    """Two silos of one federation, silos of two, and their servers."""
+    provision(written(tmp_path, {"name": "north"}, name="other"), tmp_path / "kits")
+    kits = [kit / "server", kit / "north", kit / "south", tmp_path / "kits" / "server", tmp_path / "kits" / "north"]
+    units, names = set(), set()
+    for home in kits:
+        (unit,) = home.glob("*.service")
+        units.add(unit.name)
+        made = yaml.safe_load((home / "compose.yaml").read_text())
+        (service,) = made["services"].values()
+        names |= {made["name"], service["image"], service["container_name"]}
+    assert units == {f"pomona-server-{name}.service" for name in ("hospitals", "other")} | {
+        f"pomona-silo-{name}.service" for name in ("hospitals-north", "hospitals-south", "other-north")
+    }
+    assert len(names) == 2 * len(kits), "project and container have one name, the image the version too"
+
+
+def test_a_kit_is_installed_as_the_guide_says(kit):
+    """One environment and no root; the machine's service is the other way, and named so."""
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "federation.md").read_text()
+    for name in ("north", "server"):
+        text = (kit / name / "README.md").read_text()
+        first, service = text.split("## Instead: as a service of the machine")
+        assert "\n    python3 -m venv pomona-env\n" in first
+        both = " ".join(f"{name}/wheels/{wheel}" for wheel in own_wheels())
+        assert f"    pomona-env/bin/pip install --no-index --no-deps {both}\n" in first
+        assert "/opt/pomona" not in first
+        assert "useradd" in service
+    assert "\npython3 -m venv pomona-env\npomona-env/bin/pip install " in guide
+    assert "/opt/pomona" not in guide.partition("## As a service")[0]
+
+
+@pytest.mark.parametrize("name", ["server", "north"])
+def test_start_is_one_command_of_posix_sh(kit, name, tmp_path):
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "pomona").write_text('#!/bin/sh\necho "$@"\n')
+    (bin_ / "pomona").chmod(0o700)
+    moved = shutil.copytree(kit / name, tmp_path / "a kit")
+    said = subprocess.run(
+        [moved / "start.sh"], env={"PATH": f"{bin_}:/usr/bin:/bin"}, capture_output=True, text=True, check=True
+    )
+    role = "server" if name == "server" else "silo"
+    assert said.stdout == f"{role} start --folder {moved}\n"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+@pytest.mark.parametrize("low", [False, True])
+def test_systemd_accepts_the_units(kit, tmp_path, low):
+    home = kit
+    if low:
+        provision(written(tmp_path, {"name": "north"}, server="fl.example.org:443"), tmp_path / "kits")
+        home = tmp_path / "kits"
+    for unit in (home / "server/pomona-server-hospitals.service", home / "north/pomona-silo-hospitals-north.service"):
+        said = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=True)
+        assert said.stdout + said.stderr == ""
+        lines = unit.read_text().splitlines()
+        assert ("CapabilityBoundingSet=CAP_NET_BIND_SERVICE" in lines) == (low and "server" in unit.name)
+
+
+def test_compose_files_say_what_they_should(kit, tmp_path):
+    provision(written(tmp_path, {"name": "north"}, server="127.0.0.1:9000"), tmp_path / "kits")
+    for home, host in ((kit, {"server"}), (tmp_path / "kits", {"server", "north"})):
+        for name in ("server", "north"):
+            made = yaml.safe_load((home / name / "compose.yaml").read_text())
+            role, state = ("server", "run") if name == "server" else ("silo", "state")
+            service = made["services"][role]
+            assert made.keys() == {"name", "services"}
+            assert service.keys() - {"network_mode"} == COMPOSE.keys()
+            for key, kind in COMPOSE.items():
+                assert isinstance(service[key], kind), key
+            assert (service.get("network_mode") == "host") == (name in host)
+            assert "ports" not in service
+            machine = (
+                ["/etc/machine-id:/etc/machine-id:ro"] if role == "silo" else []
+            )  # the mark of its state is keyed by it
+            assert service["volumes"] == [".:/kit:ro", f"./{state}:/kit/{state}", *machine]
+            assert (home / name / state).is_dir()
+            assert service["read_only"] is True
+            assert service["restart"] == "on-failure"
+
+
+@pytest.mark.parametrize("name", ["server", "north"])
+def test_a_container_is_restarted_on_the_codes_on_which_the_unit_is(kit, name, tmp_path):
+    """Docker knows no list of codes: the command ends as 0 where the unit would not start again."""
+    (unit,) = (kit / name).glob("*.service")
+    (listed,) = re.findall(r"^RestartPreventExitStatus=(.+)$", unit.read_text(), re.M)
+    ((service),) = yaml.safe_load((kit / name / "compose.yaml").read_text())["services"].values()
+    shell, option, script = service["command"]
+    script = script.replace("$$", "$").replace("/kit/", f"{tmp_path}/")
+    for code in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 130, 143):
+        (tmp_path / "start.sh").write_text(f"exit {code}\n")
+        done = subprocess.run([shell, option, script], capture_output=True, check=False)
+        assert done.returncode == (0 if str(code) in listed.split() else code)
+
+
+def test_a_containers_stop_reaches_pomona_and_waits_for_it(kit, tmp_path):
+    ((service),) = yaml.safe_load((kit / "north" / "compose.yaml").read_text())["services"].values()
+    shell, option, script = service["command"]
+    (tmp_path / "start.sh").write_text(
+        f"trap 'echo left > {tmp_path}/left; exit 143' TERM\necho up\nwhile :; do sleep 0.05; done\n"
+    )
+    script = script.replace("$$", "$").replace("/kit/", f"{tmp_path}/")
+    with subprocess.Popen([shell, option, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout.readline() == b"up\n"
+        process.terminate()
+        assert process.wait(10) == 0
+    assert (tmp_path / "left").exists()
+
+
+COMPOSE = {  # keys of a service, with their types, from the Compose specification
+    "build": str,
+    "image": str,
+    "container_name": str,
+    "command": list,
+    "user": str,
+    "working_dir": str,
+    "environment": dict,
+    "volumes": list,
+    "read_only": bool,
+    "tmpfs": list,
+    "cap_drop": list,
+    "security_opt": list,
+    "init": bool,
+    "restart": str,
+    "stop_signal": str,
+    "stop_grace_period": str,
+}
+
+
+def test_keys_do_not_enter_the_image(kit):
+    for name in ("server", "north"):
+        assert (kit / name / ".dockerignore").read_text().split() == ["*", "!wheels"]
+        copied = [line for line in (kit / name / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]
+        assert copied == ["COPY wheels /wheels"]
+
+
+# The command
+
+
+def call(capsys, *words, what="provision"):
+    """Run a command in this process: exit code, standard output, standard error."""
+    with pytest.raises(SystemExit) as stop:
+        main(["deploy", what, *(str(word) for word in words)])
+    return int(stop.value.code or 0), *capsys.readouterr()
+
+
+def test_the_command_says_what_goes_where_and_what_is_secret(tmp_path, capsys):
+    path, out = written(tmp_path, {"name": "north"}, {"name": "south"}), tmp_path / "kits"
+    code, said, _ = call(capsys, path, "--out", out)
+    assert code == 0
+    for word in ("north", "south", "server", "ca.key", "in person or encrypted", Federation.load(path).agreement):
+        assert word in said
+    code, said, _ = call(capsys, "--out", out, "--add", "east")
+    assert code == 0
+    assert "east.cert" in said
+    assert "pomona server add east --key east.pub" in said
+    code, said, _ = call(capsys, "--out", out, "--add", "upper", "--json")
+    assert json.loads(said)["silos"] == [{"name": "upper", "kit": str(out / "upper"), "own_key": False}]
+    for words in ([], [path, "--add", "x"], [path, "--key", "k.pub"]):
+        code, _, said = call(capsys, *words)
+        assert (code, said.count("\n")) == (2, 1)
+        assert "error[CONFIG]: give either a federation.toml, or --add NAME" in said
+    code, _, said = call(capsys, path, "--out", out)
+    assert code == 6
+    assert "never overwritten" in said
+
+
+def test_help_loads_neither_flower_nor_torch():
+    code = "import sys\nfrom pomona.cli import main\ntry: main(['deploy', '--help'])\nexcept SystemExit: pass\n"
+    code += "assert not {'torch', 'flwr', 'cryptography'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "provision" in done.stdout
+
+
+def test_a_federation_without_a_study_has_kits_that_speak_of_none(tmp_path):
+    path = tmp_path / "federation.toml"
+    tree = {k: v for k, v in tomllib.loads(agreement(28443)).items() if k not in {"run", "task"}}
+    path.write_text(tomli_w.dumps(tree))
+    provision(path, tmp_path / "kits")
+    for name in ("server", "north"):
+        readme = (tmp_path / "kits" / name / "README.md").read_text()
+        assert "Method" not in readme
+        assert "study" in readme
+        assert "None" not in readme
+    own = tomllib.loads((tmp_path / "kits/north/silo.toml").read_text())
+    assert own["data"]["label_column"] == "label"
+
+
+def test_a_run_without_a_task_is_no_study(tmp_path):
+    path = tmp_path / "federation.toml"
+    path.write_text(tomli_w.dumps({k: v for k, v in tomllib.loads(agreement(28443)).items() if k != "task"}))
+    with pytest.raises(ConfigError, match="none for task"):
+        provision(path, tmp_path / "kits")

@@ -1,0 +1,70 @@
+"""SIGKILL of each process in each of 30 moments of a round; ``pytest -m slow federation/tests/test_real_kills.py``.
+
+One federation a process, killed once a round: the k-th time k / 30 of a round after a commit. Whatever the kill hits,
+the federation ends with the models of a simulation in which nothing happened, and everybody took part in every round.
+"""
+
+import sys
+import time
+from collections import Counter
+from statistics import median
+
+import pytest
+
+from pomona.record.reading import load
+from real_federation import check, federation, kill, started
+
+pytestmark = pytest.mark.slow
+MOMENTS = 30
+BEFORE = 3  # rounds from which the length of a round is taken
+LATER = 300.0  # seconds within which the next round must be committed
+OWNERS = dict.fromkeys(("supervisor", "SuperLink", "SuperExec", "ServerApp"), "server") | {"resident": "silo-1"}
+
+
+def committed(local, number, seconds=LATER):
+    """Return as soon as a round is committed. Fails where the federation ends before, or nothing happens."""
+    limit = time.monotonic() + seconds
+    while local.status is None or local.status.round < number:
+        assert local.status is None or local.status.state in {"running", "interrupted"}, local.status
+        assert time.monotonic() < limit, f"round {number} was not committed in {seconds:.0f} s: {local.status}"
+        time.sleep(0.005)
+
+
+def found(local, kind):
+    """The processes of a kind, of which there may be none for a moment."""
+    limit = time.monotonic() + LATER
+    while not (processes := local.find(kind, OWNERS[kind])):
+        assert time.monotonic() < limit, f"no {kind}"
+        time.sleep(0.05)
+    return processes
+
+
+def killed(local, kind):
+    """Kill a process, and do what only a person would. What it was doing, as far as that can be seen."""
+    busy = bool(local.find("ClientApp", "silo-1"))
+    kill(found(local, kind)[:1])
+    if kind == "supervisor":
+        local.process("server").wait()
+        local.start("server")
+    if kind == "SuperExec":  # nobody needs it before the next ServerApp
+        committed(local, local.status.round + 1)
+        kill(found(local, "SuperLink"))
+    return "while silo-1 worked" if busy else "while it did not"
+
+
+@pytest.mark.parametrize("kind", OWNERS)
+def test_a_process_is_killed_in_every_moment_of_a_round(kind, tmp_path, monkeypatch, capsys):
+    began, struck = time.monotonic(), Counter()
+    with federation(tmp_path / "local", BEFORE + 4 * MOMENTS) as local:
+        started(local)
+        committed(local, BEFORE)
+        pace = median(r.seconds for r in load(local.server / "run").rounds[1:])
+        for k in range(MOMENTS):
+            committed(local, local.status.round + 1)
+            time.sleep(pace * k / MOMENTS)
+            struck[killed(local, kind)] += 1
+        assert local.wait(lambda s: s.state in {"finished", "failed"}).state == "finished"
+        check(local, monkeypatch)
+    with capsys.disabled():
+        seconds = time.monotonic() - began
+        sys.stdout.write(f"\n{kind}: {MOMENTS} moments of {pace:.1f} s, {seconds:.0f} s: {dict(struck)}\n")

@@ -1,0 +1,123 @@
+"""Real processes whose disk is full, whose clock jumps, whose silo is slow for a while; minutes each.
+
+``pytest -m slow federation/tests/test_real_resources.py``. Each ends with the models of an undisturbed simulation, or stops
+with a code and goes on to the same models once there is room again.
+"""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from jumping_clock import jumping_clock
+from pomona.core.errors import QuorumError, StorageError
+from pomona_federation.audit import read
+from real_federation import after, check, ended, federation, started
+from small_disk import small_disk
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_full_disk_at_the_server_stops_it_and_it_goes_on_with_room(tmp_path, monkeypatch):
+    with federation(tmp_path / "local") as local, small_disk(local.server / "run", 64 << 20) as disk:
+        seen = replace(local, folder=disk.root / str(local.folder).lstrip("/"))
+        for name in local.names:
+            local.start(name)
+        local.start("server", disk.before)
+        seen.wait(after(1))
+        disk.fill()
+        code = local.process("server").wait(400)
+        assert code == StorageError.code
+        disk.clear()
+        local.start("server", disk.before)
+        assert seen.wait(lambda s: s.state == "finished").state == "finished"
+        check(seen, monkeypatch)
+
+
+def test_a_full_disk_at_a_silo_costs_it_rounds_and_it_goes_on_with_room(tmp_path, monkeypatch):
+    with federation(tmp_path / "local", 8) as local, small_disk(local.silo("silo-1") / "state", 48 << 20) as disk:
+        seen = replace(local, folder=disk.root / str(local.folder).lstrip("/"))
+        for who in ("server", "silo-0", "silo-2"):
+            local.start(who)
+        local.start("silo-1", disk.before)
+        local.wait(after(1))
+        disk.fill()
+        local.wait(lambda s: any(e["event"] == "absent" for e in read(local.server / "run" / "audit.jsonl")))
+        disk.clear()
+        assert local.wait(ended).state == "finished"
+        cohorts = check(seen, monkeypatch, whole=False)
+    assert (0, 2) in cohorts.values()
+    assert cohorts[8] == (0, 1, 2)
+
+
+@pytest.mark.parametrize("who", ["server", "silo-1"])
+@pytest.mark.parametrize("seconds", [100, -100, 3600])
+def test_a_clock_that_jumps_and_is_set_right(who, seconds, tmp_path, monkeypatch):
+    """By a minute or two, which Flower's signatures bear one way, and by an hour, which they do not."""
+    clock, jump = jumping_clock(tmp_path)
+    with federation(tmp_path / "local", 10) as local:
+        with monkeypatch.context() as shown:
+            for name, value in clock.items():
+                shown.setenv(name, value)
+            local.start(who)
+        for other in {"server", *local.names} - {who}:
+            local.start(other)
+        local.wait(after(2))
+        jump(seconds)
+        limit = time.monotonic() + 40
+        local.wait(lambda s: after(6)(s) or time.monotonic() > limit)
+        jump(0)
+        status = local.wait(ended)
+        if status.state == "failed":
+            assert status.code == QuorumError.code
+            local.start("server")
+            status = local.wait(lambda s: s.state == "finished")
+        assert status.state == "finished"
+        check(local, monkeypatch, whole=False)
+
+
+SLOW = """
+import time
+from pathlib import Path
+from pomona.data import read
+
+def data(settings):
+    left = Path(__file__).with_name("slow")
+    if left.exists():
+        times = int(left.read_text())
+        left.write_text(str(times - 1)) if times > 1 else left.unlink()
+        time.sleep(SECONDS)
+    return read(settings.model_copy(update={"name": "clients"}))
+"""
+
+
+def slow_silo(local, seconds, times=3):
+    """Silo-1 takes so many seconds longer, as many times, once it is told so by the function that is returned."""
+    kit = local.silo("silo-1")
+    (kit / "slow_data.py").write_text(SLOW.replace("SECONDS", str(seconds)))
+    own = (kit / "silo.toml").read_text()
+    assert own.count('name = "clients"') == 1
+    (kit / "silo.toml").write_text(own.replace('name = "clients"', 'name = "slow_data:data"'))
+    return lambda: (kit / "slow").write_text(str(times))
+
+
+def test_a_silo_that_is_slow_for_three_rounds_is_waited_for(tmp_path, monkeypatch):
+    with federation(tmp_path / "local", 6) as local:
+        slowly = slow_silo(local, 20)
+        started(local).wait(after(1))
+        slowly()
+        assert local.wait(ended).state == "finished"
+        check(local, monkeypatch)
+        assert not (local.silo("silo-1") / "slow").exists()
+
+
+def test_a_silo_that_is_too_slow_for_three_rounds_is_absent_and_takes_part_again(tmp_path, monkeypatch):
+    with federation(tmp_path / "local", 9, deadline=15.0, patience=15.0) as local:
+        slowly = slow_silo(local, 20)
+        started(local).wait(after(1))
+        slowly()
+        assert local.wait(ended).state == "finished"
+        cohorts = check(local, monkeypatch, whole=False)
+        assert not (local.silo("silo-1") / "slow").exists()
+    assert 2 <= list(cohorts.values()).count((0, 2)) <= 5
+    assert cohorts[9] == (0, 1, 2)

@@ -1,0 +1,71 @@
+"""The whole federation with real Flower processes, TLS and keys on: the models of the simulator, bit by bit."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from agreement_file import agreement
+from federation_in_process import settings
+from pomona.core.errors import ConfigError, QuorumError
+from pomona.methods import METHODS
+from pomona.scenario import Scenario
+from pomona_federation.agreement import Federation
+from pomona_federation.rehearsal.run import LocalFederation, rehearse
+from representatives import representatives
+
+METHODS_DEPLOYED = [name for name, settings in METHODS.items() if settings().method().share is None]
+
+
+def test_a_federation_offers_every_method_but_the_one_that_hands_samples_to_all(tmp_path):
+    for name in METHODS:
+        file = tmp_path / "federation.toml"
+        file.write_text(agreement(9, method=name, momentum=0.0))
+        if name in METHODS_DEPLOYED:
+            assert Federation.load(file).config().method.name == name
+        else:
+            with pytest.raises(ConfigError, match="hands samples to every client; silos keep theirs"):
+                Federation.load(file)
+    assert set(METHODS) - set(METHODS_DEPLOYED) == {"fedavg-data"}
+
+
+def rehearsed(folder, method, rounds, silos, **options):
+    """How far the personal models are from the simulator's."""
+    config = settings(method=method, rounds=rounds, clients=silos)
+    options |= {"deadline": 240.0, "wait": 240.0, "quorum": silos}
+    return rehearse(Scenario.prepare(config), folder / "rehearsal", print, **options)
+
+
+@pytest.mark.parametrize("silos", representatives([2, 6], [2]))
+def test_real_processes(silos, tmp_path):
+    found = rehearsed(tmp_path, {"name": "apple", "budget": 1}, rounds=2, silos=silos)
+    assert found.difference == {f"silo-{i}": 0.0 for i in range(silos)}
+    assert len(found.seconds) == 2
+    assert min(found.bytes_down) > 0
+
+
+def test_a_server_that_has_died_is_not_said_to_be_slow(tmp_path):
+    (tmp_path / "server.log").write_text("one\nerror[CONFIG]: two\n")
+    local = LocalFederation(tmp_path, (), None)
+    local._own["server"] = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    log = re.escape(str(tmp_path / "server.log"))
+    with pytest.raises(QuorumError, match=rf"server ended with code 3 \(error\[CONFIG\]: two\); see {log}"):
+        local.wait(lambda status: status.state != "running", 60.0)
+    with pytest.raises(QuorumError, match=rf"did not get on within 0 s \(error.*see {log}"):
+        local.wait(lambda status: status.state != "running", 0.0)
+
+
+@pytest.mark.slow
+def test_three_silos_with_mutual_tls(tmp_path):
+    found = rehearsed(tmp_path, {"name": "apple", "budget": 1}, rounds=2, silos=3, mutual_tls=True)
+    assert found.difference == {f"silo-{i}": 0.0 for i in range(3)}
+    log = (tmp_path / "rehearsal" / "kits" / "server" / "run" / "logs" / "superlink.log").read_text()
+    assert "mutual TLS" in log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS_DEPLOYED)
+def test_every_method(method, tmp_path):
+    found = rehearsed(tmp_path, {"name": method}, rounds=3, silos=3)
+    assert found.largest == 0.0

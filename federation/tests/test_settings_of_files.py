@@ -1,0 +1,23 @@
+"""The reference of a federation's files: complete, explained, found by its words, and the page in the docs."""
+
+from pathlib import Path
+
+from pomona.cli.settings_reference import find
+from pomona_federation.cli.settings import FILES, in_files, page
+from pomona_federation.silo.settings import SiloFile
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_every_key_of_a_federations_files_is_in_the_reference_with_its_meaning():
+    for title, record in FILES.items():
+        listed = [s for s in in_files() if s.owner == title]
+        elsewhere = {"data"} if record is SiloFile else set()
+        assert {s.key for s in listed} == {f.alias or name for name, f in record.model_fields.items()} - elsewhere
+        assert [s.key for s in listed if not s.meaning or s.kind == "any"] == []
+    assert {s.owner for s in find("quorum", in_files())} == {"federation.toml", "STUDY.toml"}
+
+
+def test_the_page_in_the_docs_is_the_one_that_the_code_makes():
+    written = (DOCS / "federation-files.md").read_text()
+    assert written == page(), "run: pomona deploy settings --out docs/federation-files.md"

@@ -1,0 +1,91 @@
+"""A silo whose ``device`` cannot be used: each place that says so does, in a line, and what waits is seen to wait."""
+
+import tomllib
+
+import pytest
+import tomli_w
+import torch
+
+from pomona.core.errors import ConfigError, QuorumError
+from pomona_federation import status
+from pomona_federation.silo.data.device import require_device
+from test_consent_policy import known, ruled, submitted
+from test_preflight import command
+from test_studies import decided, heard
+from test_study_preflight import checked
+
+FAULTS = [
+    RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
+    AssertionError("Torch not compiled with CUDA enabled"),
+]
+
+
+@pytest.fixture(params=FAULTS, ids=lambda fault: type(fault).__name__)
+def silo(world, monkeypatch, request):
+    """A federation whose silo-0 is to compute on a GPU that raises, and the line that says so."""
+    federation = world.federation("fedavg", wait=0.5)
+    path = federation.kits / "silo-0/silo.toml"
+    path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"device": "cuda"}))
+
+    def unusable(device):
+        raise request.param
+
+    monkeypatch.setattr(torch.cuda, "set_device", unusable)
+    return federation, f"PyTorch cannot use it ({type(request.param).__name__}: {request.param}); set device = 'cpu'"
+
+
+def test_check_says_it_with_and_without_a_study(silo):
+    federation, line = silo
+    submitted(federation)
+    heard(federation, "silo-0")
+    ruled(federation)
+    for study in ("", "second"):
+        lines, _ = checked(federation.kits / "silo-0", study)
+        assert lines["device"].result == lines["data"].result == "failed"
+        assert line in lines["device"].text
+        assert line in lines["data"].text
+    assert line in lines["policy"].text
+
+
+def test_a_rule_leaves_the_study_to_a_person_with_the_reason(silo, capsys):
+    federation, line = silo
+    ruled(federation, otherwise="decline")
+    submitted(federation)
+    [said] = heard(federation, "silo-0")
+    assert line in said
+    assert known(federation).standing == "pending"
+    assert command("silo", "status", "--folder", federation.kits / "silo-0") == 0
+    assert "device = 'cuda', but PyTorch cannot use it" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_an_accepted_study_that_fails_in_every_round_says_so_until_it_goes_on(silo, monkeypatch):
+    federation, line = silo
+    kit = federation.kits / "silo-0"
+    submitted(federation, decide=0.0)
+    heard(federation, "silo-0")
+    decided(federation, "silo-0", "second")
+    with pytest.raises(QuorumError):
+        federation.run("second")
+    [row] = status.silo(kit)["studies"]
+    assert (row["decision"], row["round"]) == ("accepted", 0)
+    assert line in row["fault"]
+    path = kit / "silo.toml"
+    path.write_text(path.read_text().replace('"cuda"', '"cpu"'))
+    from pomona_federation.server.studies.study_queue import StudyQueue
+
+    StudyQueue(federation.server).resume("second")
+    federation.run("second")
+    [row] = status.silo(kit)["studies"]
+    assert (row["round"], row["fault"]) == (3, "")  # the closing visit is no fourth round
+
+
+def test_a_gpu_that_is_named_is_the_one_that_is_taken(monkeypatch):
+    """And a number is put there: that a driver is found does not say that it works."""
+    taken = []
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: taken.append(device))
+    assert (require_device("cuda:1"), require_device("cpu")) == ("cuda", "cpu")
+    assert taken == ["cuda:1", "cuda:1"]
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    with pytest.raises(ConfigError, match=r"RuntimeError: out of memory"):
+        require_device("cuda:1")

@@ -1,0 +1,50 @@
+"""The silo's own record of its visits: durable, mended where it was torn, and never the reason for a traceback."""
+
+import json
+import os
+
+import pytest
+
+from pomona_federation.silo import history
+
+SCORE = {"model": "personal", "when": "trained", "split": "test", "samples": 4, "loss": 0.5, "accuracy": 0.5}
+LINE = {"round": 1, "scores": [SCORE], "info": {"dr": [0.5, 0.5]}, "names": {"0": "a"}, "bytes_down": 3, "bytes_up": 4}
+
+
+def test_a_torn_line_is_ended_and_left_out(tmp_path):
+    """A kill tears the second of three lines at any byte."""
+    whole = json.dumps(LINE).encode()
+    for end in range(1, len(whole)):
+        (tmp_path / history.FILE).write_bytes(whole + b"\n" + whole[:end])
+        assert [v.round for v in history.read(tmp_path)[0]] == [1]
+        history.append(tmp_path, {**LINE, "round": 3})
+        visits, torn = history.read(tmp_path)
+        assert ([v.round for v in visits], torn) == ([1, 3], 1)
+
+
+def test_a_line_whose_end_alone_is_missing_is_whole(tmp_path):
+    (tmp_path / history.FILE).write_text(json.dumps(LINE))
+    history.append(tmp_path, {**LINE, "round": 2})
+    visits, torn = history.read(tmp_path)
+    assert ([v.round for v in visits], torn) == ([1, 2], 0)
+
+
+def test_a_visit_is_on_the_disk_when_it_was_written(tmp_path, monkeypatch):
+    synced = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size) or sync(handle))
+    history.append(tmp_path, LINE)
+    assert synced == [(tmp_path / history.FILE).stat().st_size]
+    assert (tmp_path / history.FILE).stat().st_mode & 0o777 == 0o600
+
+
+ODD = [b"[]", b"1", b"null", b"{}", b"{", b"\0\0", b"[" * 100_000, b"9" * 5000, b'{"round": "x", "scores": []}']
+ODD += [json.dumps({**LINE, **change}).encode() for change in ({"scores": [1]}, {"scores": [{}]}, {"info": 3})]
+ODD += [json.dumps({**LINE, **change}).encode() for change in ({"names": []}, {"bytes_up": "x"}, {"round": 10**30})]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_a_line_that_is_no_visit_is_left_out_and_counted(odd, tmp_path):
+    (tmp_path / history.FILE).write_bytes(odd + b"\n" + json.dumps(LINE).encode() + b"\n")
+    visits, torn = history.read(tmp_path)
+    assert ([v.round for v in visits], torn) == ([1], 1)

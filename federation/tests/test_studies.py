@@ -1,0 +1,420 @@
+"""Studies on a standing federation: submitted, offered, accepted or declined by each silo, and run one after another."""
+
+import os
+import time
+import tomllib
+from contextlib import suppress
+
+import pytest
+import tomli_w
+
+from federation_in_process import loaded, same
+from pomona.cli import main
+from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumError
+from pomona.storage.lock import locked
+from pomona.storage.run_status import read_status
+from pomona_federation import audit, status, versions
+from pomona_federation.messages.study_exchange import PATH, StudyVisit
+from pomona_federation.provision.provision import add
+from pomona_federation.server.members.registry_admin import dismiss
+from pomona_federation.server.studies.consents import Consents
+from pomona_federation.server.studies.study_desk import StudyDesk
+from pomona_federation.server.studies.study_overview import overview
+from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.silo.studies.known_studies import KnownStudies
+from pomona_federation.silo.studies.study_proposals import compare, consider, visit
+from pomona_federation.study import Study
+
+
+def study_file(federation, name, **changes):
+    """The terms of the federation's own study as another one's ``STUDY.toml``, in a file."""
+    tree = tomllib.loads(federation.toml.read_text())
+    terms = {key: tree[key] for key in ("run", "task", "deadline", "wait")}
+    path = federation.toml.with_name(f"{name}.toml")
+    path.write_text(tomli_w.dumps({**terms, "name": name, "quorum": 1, **changes}))
+    return path
+
+
+def asking(federation, silo):
+    """A silo's requests, answered by the server's desk as the gate does for a member."""
+    desk = StudyDesk(federation.server)
+
+    def ask(path, body):
+        status, text = desk.answer(silo, path, body or b"")
+        if status != 200:
+            raise ProtocolError(text.decode())
+        return text
+
+    return ask
+
+
+def heard(federation, silo):
+    """Let a silo ask for studies; the lines that its administrator reads."""
+    said = []
+    consider(federation.kits / silo, asking(federation, silo), said.append)
+    return said
+
+
+def decided(federation, silo, name, accepted=True):
+    """A silo's administrator decides, and the server hears of it."""
+    known = KnownStudies(federation.kits / silo)
+    known.decide(known.named(name), accepted, "Dr. North")
+    visit(federation.kits / silo, asking(federation, silo))
+
+
+def own_models(federation, name):
+    """The silos' personal models of a study."""
+    folders = {n: KnownStudies(federation.kits / n) for n in federation.names}
+    return loaded(
+        {
+            n: known.home(known.named(name)) / "models" / "personal.safetensors"
+            for n, known in folders.items()
+            if any(k.study.name == name for k in known.all)
+        }
+    )
+
+
+@pytest.fixture
+def federation(world):
+    """Three silos whose kits come with a study."""
+    return world.federation()
+
+
+def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulation(world, federation):
+    federation.run()
+    queue = StudyQueue(federation.server)
+    known = queue.submit(study_file(federation, "second"))
+    assert queue.state(queue.named("second")) == "proposed"
+    for silo in federation.names:
+        [line] = heard(federation, silo)
+        assert known.agreement[:16] in line
+        assert queue.next() is None
+        decided(federation, silo, "second")
+    assert queue.next() == queue.named("second")
+    federation.run("second")
+    assert queue.state(queue.named("second")) == "finished"
+    assert queue.next() is None
+    assert queue.begun
+    simulated = world.simulated(federation)
+    assert same(own_models(federation, "second"), simulated)
+    line = next(r for r in audit.read(federation.kits / "silo-0/state/audit.jsonl") if r["event"] == "accepted")
+    assert (line["by"], line["agreement"]) == ("Dr. North", known.agreement)
+    assert audit.verify(federation.kits / "silo-0/state/audit.jsonl") is None
+    shown, rounds = status.silo(federation.kits / "silo-0"), known.study.run["rounds"]
+    assert (shown["round"], [row["round"] for row in shown["studies"]]) == (rounds, [rounds])
+
+
+def test_nothing_runs_at_a_silo_that_has_not_accepted(federation):
+    StudyQueue(federation.server).submit(study_file(federation, "second", wait=0.0))
+    for silo in federation.names:
+        heard(federation, silo)
+    with pytest.raises(QuorumError):
+        federation.run("second")
+    assert read_status(federation.server / "run/studies/second").code == 7
+    assert own_models(federation, "second") == {}
+    reasons = [r["reason"] for r in audit.read(federation.kits / "silo-1/state/audit.jsonl") if r["event"] == "refused"]
+    assert reasons
+    assert all("waits for this silo's administrator" in reason for reason in reasons)
+
+
+def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second", wait=3600.0))
+    for silo, accepted in zip(federation.names, (True, False, True), strict=True):
+        heard(federation, silo)
+        decided(federation, silo, "second", accepted)
+    assert queue.state(queue.named("second")) == "ready"
+    federation.run("second")
+    models = own_models(federation, "second")
+    assert set(models) == {"silo-0", "silo-2"}
+    names = {r.get("silo") for r in audit.read(federation.server / "run/audit.jsonl") if r["event"] == "sent"}
+    assert names == {"silo-0", "silo-2"}
+
+
+def test_a_study_that_too_many_decline_never_runs(federation):
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second", quorum=3))
+    assert not queue.begun
+    heard(federation, "silo-1")
+    decided(federation, "silo-1", "second", accepted=False)
+    assert queue.state(queue.named("second")) == "declined"
+    assert [study.name for study in queue.open] == [""]
+
+
+def test_a_quorum_that_is_lowered_in_the_federations_file_holds_for_its_studies(world):
+    federation = world.federation(quorum=3)
+    queue, path = StudyQueue(federation.server), study_file(federation, "second", wait=0.0)
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if "quorum" not in line))
+    queue.submit(path)
+    heard(federation, "silo-1")
+    decided(federation, "silo-1", "second", accepted=False)
+    assert queue.state(queue.named("second")) == "declined"
+    standing = federation.server / "federation.toml"
+    standing.write_text(standing.read_text().replace("quorum = 3", "quorum = 2"))
+    assert queue.state(queue.named("second")) == "proposed"
+    for silo in ("silo-0", "silo-2"):
+        heard(federation, silo)
+        decided(federation, silo, "second")
+    assert queue.state(queue.named("second")) == "ready"
+    federation.run("second")
+    assert set(own_models(federation, "second")) == {"silo-0", "silo-2"}
+
+
+def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(world, capsys):
+    federation = world.federation(places=4)
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second", quorum=2))
+    for silo in ("silo-1", "silo-2"):
+        heard(federation, silo)
+        decided(federation, silo, "second", accepted=False)
+    assert queue.state(queue.named("second")) == "declined"
+    add(federation.kits, "late")
+    key = federation.server / "keys" / "late.pub"
+    with pytest.raises(SystemExit, match="0"):
+        main(["server", "add", "late", "--key", str(key), "--folder", str(federation.server)])
+    assert queue.state(queue.named("second")) == "proposed"
+    assert "study second, which was declined, is open again" in capsys.readouterr().out
+    assert Consents(queue.named("second").folder).declined == {"silo-1", "silo-2"}
+
+
+def test_those_who_say_nothing_are_waited_for_no_longer_than_agreed(federation):
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "patient", decide=3600.0))
+    queue.submit(study_file(federation, "hasty", decide=0.0))
+    heard(federation, "silo-0")
+    for name in ("patient", "hasty"):
+        decided(federation, "silo-0", name)
+    assert queue.state(queue.named("patient")) == "proposed"
+    assert queue.state(queue.named("hasty")) == "ready"
+
+
+def test_a_decision_can_be_taken_back_by_declining(federation):
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second", wait=0.0, run={**tomllib.loads(federation.toml.read_text())["run"]}))
+    heard(federation, "silo-0")
+    decided(federation, "silo-0", "second")
+    decided(federation, "silo-0", "second", accepted=False)
+    assert Consents(queue.named("second").folder).declined == {"silo-0"}
+    with pytest.raises(QuorumError):
+        federation.run("second")
+
+
+def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation):
+    queue = StudyQueue(federation.server)
+    for name in ("one", "two", "three"):
+        queue.submit(study_file(federation, name, decide=0.0))
+        heard(federation, "silo-0")
+        decided(federation, "silo-0", name)
+    assert queue.next().name == ""
+    federation.run()
+    assert queue.next().name == "one"
+    queue.abort("one")
+    assert queue.next().name == "two"
+    queue.resume("one")
+    assert queue.next().name == "one"
+    with pytest.raises(ConfigError, match="only one that failed"):
+        queue.resume("one")
+    with pytest.raises(ConfigError, match="already"):
+        queue.submit(study_file(federation, "one"))
+
+
+def test_every_study_has_a_hash_of_its_own_although_its_terms_are_those_of_another(federation):
+    queue = StudyQueue(federation.server)
+    hashes = {queue.submit(study_file(federation, name)).agreement for name in ("one", "two")}
+    assert len(hashes | {queue.federation.agreement}) == 3
+
+
+# What a server, or a silo, may send
+
+
+def test_a_study_whose_text_is_not_what_its_hash_says_is_not_taken_in(federation):
+    queue = StudyQueue(federation.server)
+    known = queue.submit(study_file(federation, "second"))
+    ask = asking(federation, "silo-0")
+
+    def swapped(path, body):
+        text = ask(path, body)
+        return text if path == PATH else text.replace(b'"rounds":3', b'"rounds":9')
+
+    said = []
+    consider(federation.kits / "silo-0", swapped, said.append)
+    assert "another hash" in said[0]
+    assert KnownStudies(federation.kits / "silo-0").find(known.agreement) is None
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"method": {"name": "os:system"}},
+        {"model": {"name": "antigravity:geohash"}},
+        {"model": {"name": "mlp", "hidden": [8], "loss": "this:s"}},
+        {"metric": "-os:getcwd"},
+        {"metric": "torchvision:set_image_backend"},
+        {"method": {"name": "timm:create_model"}},
+        {"model": {"name": "mlp", "hidden": [8], "loss": "monai:print_config"}},
+        {"model": {"name": "mlp", "hidden": [8], "init": "/etc/passwd", "init_sha256": "0" * 64}},
+    ],
+)
+def test_no_code_and_no_file_that_the_server_names_is_touched(federation, run, monkeypatch):
+    terms = tomllib.loads(federation.toml.read_text())
+    study = Study.model_validate({"name": "evil", "run": {**terms["run"], **run}, "task": terms["task"]})
+
+    def fails(*_):
+        pytest.fail("something of the study was resolved")
+
+    monkeypatch.setattr("pomona_federation.agreement.Federation.config", fails)
+    answers = {PATH: b'{"studies": ["%s"]}' % (b"a" * 64), f"{PATH}/{'a' * 64}": study.text.encode()}
+    said = []
+    consider(federation.kits / "silo-0", lambda path, _: answers[path], said.append)
+    assert "own code" in said[0] or "by its path" in said[0]
+    assert KnownStudies(federation.kits / "silo-0").all == []
+
+
+def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federation):
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second"))
+    heard(federation, "silo-0")
+    known = KnownStudies(federation.kits / "silo-0")
+    known.decide(known.named("second"), True, "somebody")
+    with pytest.raises(ProtocolError, match="another silo's name"):
+        visit(federation.kits / "silo-0", asking(federation, "silo-1"))
+    kept = []
+    visit(federation.kits / "silo-0", lambda *asked: kept.append(asked[1]) or asking(federation, "silo-0")(*asked))
+    assert Consents(queue.named("second").folder).decisions["silo-0"].accepted
+    forged = StudyVisit.model_validate_json(kept[0])
+    [taken] = forged.decisions
+    forged = forged.model_copy(
+        update={
+            "silo": "silo-1",
+            "decisions": (taken.model_copy(update={"decision": taken.decision.model_copy(update={"silo": "silo-1"})}),),
+        }
+    )
+    status, text = StudyDesk(federation.server).answer("silo-1", PATH, forged.model_dump_json().encode())
+    assert (status, b"signature" in text) == (400, True)
+    assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[" * 100_000, b'{"silo": "../x"}', b'{"silo": "silo-0", "decisions": 3}', b"\xff"]
+)
+def test_a_visit_that_is_none_is_refused_in_one_line(federation, body):
+    status, text = StudyDesk(federation.server).answer("silo-0", PATH, body)
+    assert status == 400
+    assert text.count(b"\n") == 1
+
+
+def test_a_path_that_is_no_hash_names_no_study(federation):
+    StudyQueue(federation.server).submit(study_file(federation, "second"))
+    for path in ("", "..", "../second/study.json", "0" * 64):
+        assert StudyDesk(federation.server).answer("silo-0", f"{PATH}/{path}", b"")[0] == 404
+
+
+def test_a_study_that_no_silo_could_read_is_not_submitted(federation, monkeypatch):
+    monkeypatch.setattr("pomona_federation.server.studies.study_queue.LONGEST", 100)
+    with pytest.raises(ConfigError, match="no silo reads"):
+        StudyQueue(federation.server).submit(study_file(federation, "second"))
+    assert [study.name for study in StudyQueue(federation.server).all] == [""]
+
+
+def test_two_studies_are_not_submitted_at_once(federation):
+    """They would take the same number, or the same name."""
+    with locked(federation.server / "run/studies"), pytest.raises(LockedError):
+        StudyQueue(federation.server).submit(study_file(federation, "second"))
+    assert StudyQueue(federation.server).submit(study_file(federation, "second")).number == 1
+
+
+def test_a_decision_is_told_at_once_where_the_server_can_be_reached(federation, monkeypatch, capsys):
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second"))
+    for silo in ("silo-0", "silo-1"):
+        heard(federation, silo)
+    with suppress(SystemExit):
+        main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-1")])  # no server listens
+    assert "cannot be reached" in capsys.readouterr().out
+    monkeypatch.setattr(
+        "pomona_federation.silo.studies.study_proposals.over_the_network", lambda kit: asking(federation, kit.name)
+    )
+    with suppress(SystemExit):
+        main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-0")])
+    assert "the server knows" in capsys.readouterr().out
+    assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
+
+
+def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federation):
+    """A newcomer that never connects holds up nobody for a week."""
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second", quorum=2))
+    for silo in ("silo-0", "silo-1"):
+        heard(federation, silo)
+    decided(federation, "silo-0", "second")
+    with pytest.raises(ConfigError, match="1 of the 2 acceptances"):
+        queue.begin("second")
+    decided(federation, "silo-1", "second")
+    assert queue.state(queue.named("second")) == "proposed"
+    assert queue.begin("second") == ("silo-2",)
+    assert queue.state(queue.named("second")) == "ready"
+    with pytest.raises(ConfigError, match="is ready; only one that waits"):
+        queue.begin("second")
+
+
+def test_start_is_the_same_as_begin(capsys):
+    with pytest.raises(SystemExit):
+        main(["server", "study", "start"])
+    assert "abort" not in capsys.readouterr().err
+
+
+def test_who_has_decided_stays_in_the_list_after_a_revoke(federation):
+    StudyQueue(federation.server).submit(study_file(federation, "second"))
+    heard(federation, "silo-1")
+    decided(federation, "silo-1", "second")
+    dismiss(federation.server, "silo-1")
+    (row,) = [row for row in overview(federation.server) if row["study"] == "second"]
+    assert row["accepted"] == "silo-1"
+    assert "silo-1" not in row["undecided"]
+
+
+def test_versions_are_compared_before_anything_waits(federation, monkeypatch):
+    ask, kit = asking(federation, "silo-1"), federation.kits / "silo-1"
+    assert versions.mismatch(compare(kit, ask), "server") == ""
+    assert versions.noted(federation.server / "run")["silo-1"] == versions.own()
+    here, other = versions.own(), versions.own().model_copy(update={"flower": "1.41.0"})
+
+    def of_another_release(path, body):
+        """The silo has another Flower; the server's is as before."""
+        monkeypatch.setattr(versions, "own", lambda: here)
+        answer = ask(path, body)
+        monkeypatch.setattr(versions, "own", lambda: other)
+        return answer
+
+    monkeypatch.setattr(versions, "own", lambda: other)
+    why = versions.mismatch(compare(kit, of_another_release), "server")
+    assert f"the server has {here}, here is {other}" in why
+    assert versions.noted(federation.server / "run")["silo-1"] == other
+    with pytest.raises(ProtocolError, match="another silo's name"):
+        compare(federation.kits / "silo-0", ask)
+
+
+def test_a_server_sees_who_is_connected_before_any_study_runs(federation):
+    with locked(federation.server / "run"):
+        assert {row["connected"] for row in status.server(federation.server)["silos"]} == {False}
+        heard(federation, "silo-1")
+        assert [row["silo"] for row in status.server(federation.server)["silos"] if row["connected"]] == ["silo-1"]
+        long_ago = time.time() - 1000
+        os.utime(federation.server / "run/seen/silo-1", (long_ago, long_ago))
+        assert {row["connected"] for row in status.server(federation.server)["silos"]} == {False}
+
+
+def test_folders_are_their_owners_alone_whatever_the_umask(federation, capsys):
+    before = os.umask(0)
+    try:
+        path = study_file(federation, "second")
+        with pytest.raises(SystemExit, match="0"):
+            main(["server", "study", "submit", str(path), "--folder", str(federation.server)])
+        assert os.umask(0) == 0, "the command leaves the caller's umask"
+    finally:
+        os.umask(before)
+    digits = StudyQueue(federation.server).named("second").known.agreement[:16]
+    assert " ".join(digits[i : i + 4] for i in (0, 4, 8, 12)) in capsys.readouterr().out
+    home = federation.server / "run" / "studies"
+    found = [home, *home.rglob("*")]
+    assert {p.name: oct(p.stat().st_mode & 0o077) for p in found if p.stat().st_mode & 0o077} == {}

@@ -1,0 +1,299 @@
+"""What a study may take while it is judged, and what rules and settings bound: memory, computing, privacy."""
+
+import os
+import tomllib
+from dataclasses import replace
+
+import pytest
+import tomli_w
+
+from pomona import models
+from pomona.config import resolve
+from pomona.core.errors import QuorumError
+from pomona.methods import METHODS
+from pomona.methods.base import Initial
+from pomona.models.parameter_space import ParameterSpace
+from pomona_federation import status
+from pomona_federation.messages.study_exchange import PATH
+from pomona_federation.server.studies.study_desk import StudyDesk
+from pomona_federation.silo.studies import consent_policy, study_facts
+from pomona_federation.silo.studies.consent_policy import misfits
+from pomona_federation.silo.studies.consent_rules import ConsentPolicy
+from pomona_federation.silo.studies.study_facts import StudyText, outlined
+from pomona_federation.study import Study
+from pomona_federation.study_kinds import EvaluateTerms
+from test_consent_policy import FEDERATION, STUDY, TEXT, TODAY, known, lines, ruled, submitted, wrong
+from test_preflight import command
+from test_studies import decided, heard, own_models
+
+
+@pytest.fixture
+def federation(world):
+    """Three silos, of which silo-0 has rules of consent."""
+    return world.federation("fedavg", wait=0.5)
+
+
+def built(monkeypatch, raises=None):
+    """The networks that are built from here on; with ``raises``, instead of being built."""
+    made, build = [], models.build
+
+    def counted(settings, *rest, **more):
+        made.append(settings.hidden)
+        if raises:
+            raise raises
+        return build(settings, *rest, **more)
+
+    monkeypatch.setattr("pomona.scenario.build", counted)
+    return made
+
+
+def wide(federation, *hidden):
+    """Section run with a network of these layers."""
+    run = tomllib.loads(federation.toml.read_text())["run"]
+    return {**run, "model": {"name": "mlp", "hidden": list(hidden)}}
+
+
+@pytest.mark.parametrize(("otherwise", "standing"), [("ask", "pending"), ("decline", "declined")])
+def test_a_network_beyond_the_rules_is_refused_by_its_shapes_and_never_built(
+    federation, monkeypatch, otherwise, standing
+):
+    """64 inputs, twice 30,000 hidden, 10 outputs: 902.3 million numbers of 4 bytes, down and up, in 3 rounds."""
+    d = 64 * 30_000 + 30_000 + 30_000 * 30_000 + 30_000 + 30_000 * 10 + 10
+    made = built(monkeypatch)
+    ruled(federation, mb_in_all=50.0, otherwise=otherwise)
+    submitted(federation, run=wide(federation, 30_000, 30_000))
+    heard(federation, "silo-0")
+    assert (known(federation).standing, made) == (standing, [])
+    assert known(federation).why == f"{d * 4 * 2 * 3 / 1e6:.3g} MB in all, more than 50"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
+    """FedCAC's and pFedGraph's downlink follows from values; of these the text gives what is sent up."""
+    if resolve({"method": method, "lr": 0.1}, {}).method.method().share:
+        pytest.skip("hands out samples, and is refused in a federation")
+    for model in ({"name": "mlp", "hidden": [5]}, {"name": "resnet18", "width": 2}):
+        image = {"kind": "image", "input_shape": [8, 8, 3], "classes": ["a", "b", "c"]}
+        run = {"method": method, "model": model, "lr": 0.1, "rounds": 4, "buffers": "average"}
+        terms = FEDERATION.under(Study(name="second", task=image, run=run))
+        config = terms.config()
+        module = models.build(config.model, (3, 8, 8), 3)
+        space = ParameterSpace(module, config.buffers)
+        row = space.pack(module)
+        start = Initial(lambda _, r=row[: space.trained]: r, space.layers, space.norms, row[space.trained :])
+        whole, shapes = study_facts._moved(config, terms, start, 7), outlined(terms)
+        assert shapes == (replace(whole, down=0) if method in {"fedcac", "pfedgraph"} else whole)
+
+
+@pytest.mark.parametrize(
+    "raises",
+    [
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] can't allocate memory: you tried to allocate 3600000000 bytes"
+        ),
+        MemoryError(),
+        AssertionError("Torch not compiled with CUDA enabled"),
+        RuntimeError("Found no NVIDIA driver on your system"),
+        ZeroDivisionError("of own code"),
+    ],
+)
+def test_whatever_one_study_raises_is_a_line_and_the_next_is_judged(federation, monkeypatch, raises):
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+    with monkeypatch.context() as patch:
+        assert built(patch, raises) == []
+        submitted(federation, "second", run=wide(federation, 8))
+        said = heard(federation, "silo-0")
+    assert len(said) == 2
+    assert all("waits for a decision" in line for line in said)
+    kind = "MEMORY" if "memory" in str(raises) or isinstance(raises, MemoryError) else type(raises).__name__
+    assert known(federation, "first").why.startswith(kind)
+    shown = status.silo(federation.kits / "silo-0")["studies"]
+    assert [row["why"] for row in shown] == [known(federation, name).why for name in ("first", "second")]
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == known(federation, "second").standing == "accepted"
+
+
+def asked_in_a_process(federation):
+    """Have silo-0 ask for studies in a process of its own. Its exit code."""
+    child = os.fork()
+    if not child:
+        try:
+            heard(federation, "silo-0")
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_study_at_which_the_process_was_killed_is_taken_in_once(federation, monkeypatch):
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+    parse, marks = Study.parse, federation.kits / "silo-0" / "state" / "taking-in"
+
+    def killed(text):
+        study = parse(text)
+        os._exit(137) if study.name == "first" else None
+        return study
+
+    monkeypatch.setattr(Study, "parse", killed)
+    assert asked_in_a_process(federation) == 137
+    (mark,) = marks.iterdir()
+    submitted(federation, "second", run=wide(federation, 8))
+    assert asked_in_a_process(federation) == 0
+    assert known(federation, "second").standing == "accepted"
+    monkeypatch.undo()
+    said = heard(federation, "silo-0")
+    assert f"was killed, as where memory is short; remove {mark} to try it again" in said[0]
+    mark.unlink()
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "accepted"
+    assert not list(marks.iterdir())
+
+
+def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monkeypatch):
+    """A server may let a text take ten minutes; nothing of it has been read then."""
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+    marks, answer = federation.kits / "silo-0" / "state" / "taking-in", StudyDesk.answer
+
+    def stops(desk, who, path, body):
+        return os._exit(137) if path.startswith(f"{PATH}/") else answer(desk, who, path, body)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyDesk, "answer", stops)
+        assert asked_in_a_process(federation) == 137
+    assert not marks.exists() or not list(marks.iterdir())
+    marks.mkdir(exist_ok=True)
+    (marks / ("ab" * 32)).touch()  # of a study that is offered no more
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "accepted"
+    assert not list(marks.iterdir())
+
+
+def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rules(federation, monkeypatch):
+    """As the kernel kills it where memory is short: nothing of Python's runs."""
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+    kit, judge = federation.kits / "silo-0", consent_policy.verdict
+
+    def killed(policy, kit, known):
+        os._exit(137) if known.study.name == "first" else None
+        return judge(policy, kit, known)
+
+    monkeypatch.setattr(consent_policy, "verdict", killed)
+    assert asked_in_a_process(federation) == 137
+    submitted(federation, "second", run=wide(federation, 8))
+    assert asked_in_a_process(federation) == 0
+    assert known(federation, "second").standing == "accepted"
+    row = next(row for row in status.silo(kit)["studies"] if row["study"] == "first")
+    assert (row["decision"], "was killed; decide by hand" in row["why"]) == ("pending", True)
+    monkeypatch.undo()
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "pending"
+    ruled(federation, models=["mlp"], rounds=10_000)
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "accepted"
+
+
+def test_whoever_ends_the_judging_leaves_the_study_as_it_was(federation, monkeypatch):
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+
+    def ended(*_):
+        raise SystemExit(143)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(consent_policy, "verdict", ended)
+        with pytest.raises(SystemExit):
+            heard(federation, "silo-0")
+    assert (known(federation, "first").standing, known(federation, "first").why) == ("pending", "")
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "accepted"
+
+
+def test_a_study_that_cannot_be_taken_in_keeps_no_other_out(federation, monkeypatch):
+    ruled(federation)
+    submitted(federation, "first")
+    submitted(federation, "second")
+    parse = Study.parse
+
+    def broken(text):
+        study = parse(text)
+        if study.name == "first":
+            raise RecursionError("maximum recursion depth exceeded")
+        return study
+
+    monkeypatch.setattr(Study, "parse", broken)
+    said = heard(federation, "silo-0")
+    assert "cannot be taken in: RecursionError: maximum recursion depth exceeded" in said[0]
+    assert known(federation, "second").standing == "accepted"
+
+
+# What computing may cost
+
+
+def test_no_computing_without_a_bound_is_accepted(federation):
+    """1,000,000 local epochs in 3 rounds, where 10,000 passes and a day a round are the rules that hold unless set."""
+    run = tomllib.loads(federation.toml.read_text())["run"]
+    ruled(federation)
+    submitted(federation, "long", run={**run, "local_epochs": 1_000_000})
+    submitted(federation, "slow", deadline=1e6)
+    heard(federation, "silo-0")
+    assert "3000000 passes over the training data, more than epochs_in_all = 10000" in known(federation, "long").why
+    assert "a round may take 1e+06 s, more than deadline = 86400" in known(federation, "slow").why
+    assert known(federation, "long").standing == known(federation, "slow").standing == "pending"
+
+
+def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
+    """Ditto trains two models: 2 epochs of the one and 3 of the other a round, in rounds of two trials."""
+    task = STUDY.tasked.model_dump(mode="json", by_alias=True)
+    ditto = {"method": {"name": "ditto", "personal_epochs": 3}, "model": "mlp", "lr": 0.1, "local_epochs": 2}
+    tried = Study(
+        name="tried",
+        kind="search",
+        task=task,
+        run=ditto,
+        search={"space": {"rounds": [4, 5]}},
+    )
+    assert StudyText.of(FEDERATION.under(tried)).epochs == (2 + 3) * (4 + 5)
+    assert StudyText.of(FEDERATION.under(STUDY.model_copy(update={"run": {**ditto, "rounds": 4}}))).epochs == 5 * 4
+
+
+def test_methods_are_of_studies_that_train_and_evaluations_go_by_their_kind(federation):
+    """Nobody writes the name of a class into policy.toml to have models judged."""
+    text = StudyText.of(
+        FEDERATION.under(
+            STUDY.model_copy(
+                update={"kind": "evaluate", "evaluate": EvaluateTerms(of="", models={"north": 0, "south": 1})}
+            )
+        )
+    )
+    assert (text.trains, text.epochs, text.rounds) == (False, 0, 1)
+    policy = ConsentPolicy(kinds=("train", "evaluate"), methods=("fedavg",), tasks=(text.task,))
+    judged = STUDY.model_copy(update={"kind": "evaluate"})
+    assert list(misfits(policy, judged, FEDERATION, text, set(), TODAY)) == []
+    assert wrong(replace(TEXT, method="apple"), methods=("fedavg",)) == ["method apple is not among fedavg"]
+
+
+def bounded(federation, **settings):
+    """More settings of silo-0."""
+    path = federation.kits / "silo-0/silo.toml"
+    path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | settings))
+
+
+def test_without_noise_there_is_no_epsilon_that_a_bound_would_accept(federation, capsys):
+    """By rule, by hand, and at a task: what has no noise costs more than any number."""
+    bounded(federation, accept_epsilon=1e6)
+    ruled(federation)
+    submitted(federation, decide=0.0)
+    heard(federation, "silo-0")
+    assert known(federation).standing == "pending"
+    assert "accept_epsilon in silo.toml is 1e+06" in known(federation).why
+    kit = federation.kits / "silo-0"
+    assert command("silo", "accept", "second", "--folder", kit) == 9
+    assert "without bound, since noise does not cover it" in capsys.readouterr().err
+    decided(federation, "silo-0", "second")  # past the command, as an earlier acceptance would be
+    with pytest.raises(QuorumError):
+        federation.run("second")
+    assert "accept_epsilon" in lines(federation, "refused")[-1]["reason"]
+    assert own_models(federation, "second") == {}

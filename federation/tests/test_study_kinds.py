@@ -1,0 +1,338 @@
+"""Studies that judge models, and studies that choose settings."""
+
+import json
+import shutil
+import tomllib
+
+import numpy as np
+import pytest
+import tomli_w
+
+import pomona
+from pomona.core.errors import ConfigError, QuorumError
+from pomona.experiments.cell_metrics import figures
+from pomona.metrics.classification import wilson
+from pomona.models.weights import read as weights_of
+from pomona.personal import PersonalModel
+from pomona.storage.lock import locked
+from pomona.storage.run_status import read_status
+from pomona_federation import audit, status
+from pomona_federation.monitoring.prometheus_text import rendered
+from pomona_federation.monitoring.silo_metrics import WatchedSilo
+from pomona_federation.monitoring.watched_server import WatchedServer
+from pomona_federation.server.studies.study_overview import result_of
+from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.silo.data.silo_scenario import own_scenario
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.studies.known_studies import KnownStudies
+from pomona_federation.silo.studies.silo_in_study import Silo
+from pomona_federation.silo.studies.study_facts import facts
+from pomona_federation.study import Study, weights_file
+from test_studies import decided, heard, own_models, study_file
+
+
+@pytest.fixture
+def federation(world):
+    """Three silos whose kits come with a study."""
+    return world.federation()
+
+
+def evaluation_file(federation, name="cross", **changes):
+    """A ``STUDY.toml`` that judges the models of the kit's own study."""
+    path = federation.toml.with_name(f"{name}.toml")
+    path.write_text(tomli_w.dumps({"name": name, "kind": "evaluate", "quorum": 1, "evaluate": {"of": ""}, **changes}))
+    return path
+
+
+def submitted(federation, path, silos=None):
+    """The folder of a study that these silos have accepted, and all others have declined; it has not run."""
+    known = StudyQueue(federation.server).submit(path)
+    for silo in federation.names:
+        heard(federation, silo)
+        decided(federation, silo, known.study.name, silos is None or silo in silos)
+    return federation.server / "run/studies" / known.study.name
+
+
+def ran(federation, path, silos=None):
+    """The folder of a study that these silos have accepted, after its end."""
+    folder = submitted(federation, path, silos)
+    federation.run(folder.name)
+    return folder
+
+
+def cells(folder):
+    """What an evaluation found, by model, silo and split: samples, value, interval."""
+    found = json.loads((folder / "evaluation.json").read_text())["cells"]
+    return {(c["model"], c["silo"], c["split"]): (c["samples"], c["value"], c["interval"]) for c in found}
+
+
+def judged(federation, path, silo, split):
+    """The same of a model file and a silo's data, computed from the two alone."""
+    kit = federation.kits / silo
+    own = own_scenario(SiloFile.load(kit / "silo.toml"), StudyQueue(federation.server).federation)
+    rows = getattr(own.partition.clients[0], split)
+    answers = PersonalModel.load(path).outputs(own.dataset.x[rows]).argmax(1).numpy()
+    hits = int((answers == own.dataset.y[rows]).sum())
+    return len(rows), round(hits / len(rows), 4), [round(end, 4) for end in wilson(hits, len(rows))]
+
+
+def own_file(federation, silo):
+    """A silo's personal model of the kit's own study."""
+    return federation.kits / silo / "state/models/personal.safetensors"
+
+
+# evaluate
+
+
+def test_the_matrix_is_that_of_each_model_file_on_each_silos_data(federation):
+    federation.run()
+    found = cells(ran(federation, evaluation_file(federation)))
+    assert found == {
+        (model, silo, split): judged(federation, own_file(federation, model), silo, split)
+        for model in federation.names
+        for silo in federation.names
+        for split in ("test", "validation")
+    }
+    assert len({value for _, value, _ in found.values()}) > 4
+    assert "| silo-1 |" in result_of(federation.server, "cross", "md")
+    assert own_models(federation, "cross") == {}  # nothing was trained
+
+
+def test_a_silo_that_never_trained_judges_the_models_of_the_others(federation):
+    gone = next(node for node, kit in federation.grid.folders.items() if kit.name == "silo-2")
+    federation.grid.gone.add(gone)
+    federation.run()
+    federation.grid.gone.clear()
+    folder = ran(federation, evaluation_file(federation))
+    found = cells(folder)
+    assert {model for model, _, _ in found} == {"silo-0", "silo-1"}
+    assert found["silo-0", "silo-2", "test"] == judged(federation, own_file(federation, "silo-0"), "silo-2", "test")
+    assert json.loads((folder / "evaluation.json").read_text())["silos"] == federation.names
+
+
+def test_who_declines_neither_judges_nor_sends_its_model(federation):
+    federation.run()
+    folder = ran(federation, evaluation_file(federation), silos=("silo-0", "silo-2"))
+    assert {(model, silo) for model, silo, _ in cells(folder)} == {
+        (model, silo) for model in ("silo-0", "silo-2") for silo in ("silo-0", "silo-2")
+    }
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert (found["declined"], found["absent"]) == (["silo-1"], [])
+    assert "No model came from silo-1." in (folder / "evaluation.md").read_text()
+
+
+def test_given_weights_are_judged_everywhere_and_no_model_travels(federation, caplog):
+    federation.run()
+    terms = {"task": study_terms(federation)["task"], "evaluate": {}}
+    weights = own_file(federation, "silo-1")
+    model = {"name": "mlp", "hidden": [8], "init": str(weights)}
+    place = weights_file(federation.kits / "silo-0", weights_of(weights).sha256)
+    for silo in federation.names:  # as their administrators do by hand
+        (federation.kits / silo / place.parent.name).mkdir()
+        shutil.copy(weights, federation.kits / silo / place.parent.name / place.name)
+    caplog.clear()
+    folder = ran(federation, evaluation_file(federation, "given", run={"model": model}, **terms))
+    assert cells(folder) == {
+        ("given", silo, split): judged(federation, weights, silo, split)
+        for silo in federation.names
+        for split in ("test", "validation")
+    }
+    sent = [int(text.split()[-2]) for text in caplog.messages if text.startswith("answered with an uplink of")]
+    assert len(sent) == 6
+    assert max(sent) < weights.stat().st_size / 10
+
+
+def study_terms(federation):
+    """The terms of the kit's own study."""
+    return tomllib.loads(federation.toml.read_text())
+
+
+def test_scores_on_few_samples_never_leave_the_silo(federation, monkeypatch):
+    federation.run()
+    least = judged(federation, own_file(federation, "silo-0"), "silo-1", "validation")[0] + 1
+    monkeypatch.setattr("pomona_federation.agreement.LEAST_SAMPLES", least)
+    found = cells(ran(federation, evaluation_file(federation)))
+    assert {silo for _, silo, split in found if split == "validation"} == {"silo-0", "silo-2"}
+
+
+def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(federation):
+    federation.run()
+    path = federation.kits / "silo-1/silo.toml"
+    file = tomllib.loads(path.read_text())
+    path.write_text(tomli_w.dumps(file | {"data": {**file["data"], "validation_share": 0.5}}))
+    found = json.loads((ran(federation, evaluation_file(federation)) / "evaluation.json").read_text())
+    assert found["absent"] == ["silo-1"]
+    refused = [r["reason"] for r in audit.read(federation.kits / "silo-1/state/audit.jsonl") if r["event"] == "refused"]
+    assert any("not what its model was trained on" in reason for reason in refused)
+
+
+def test_an_evaluation_that_does_not_fit_is_refused_when_it_is_submitted(federation):
+    submit = StudyQueue(federation.server).submit
+    with pytest.raises(ConfigError, match="no silo has a model"):
+        submit(evaluation_file(federation))
+    with pytest.raises(ConfigError, match="no study 'nobody'"):
+        submit(evaluation_file(federation, evaluate={"of": "nobody"}))
+    with pytest.raises(ConfigError, match=r"run.rounds plays no part"):
+        submit(evaluation_file(federation, run={"rounds": 3}))
+    with pytest.raises(ConfigError, match="share_scores"):
+        submit(evaluation_file(federation, share_scores=False))
+    with pytest.raises(ConfigError, match="go together"):
+        submit(evaluation_file(federation, kind="train"))
+
+
+# search
+
+
+SPACE = {"lr": [0.02, 0.1, 0.4], "method.mu": [0.0, 0.5]}
+
+
+def search_file(federation, name="tune", **changes):
+    """A ``STUDY.toml`` that searches over the terms of the kit's own study."""
+    return study_file(federation, name, kind="search", **{"search": {"space": SPACE, "points": 3}, **changes})
+
+
+def trials(folder):
+    """What a search has tried."""
+    return json.loads((folder / "search.json").read_text())
+
+
+def test_the_winner_is_that_of_simulations_chosen_by_validation(federation, world):
+    folder = ran(federation, search_file(federation))
+    found = trials(folder)
+    scores = []
+    for number, trial in enumerate(found["trials"]):
+        config = federation.simulation
+        method = config.method.model_copy(update={"mu": trial["point"]["method.mu"]})
+        config = config.model_copy(update={"lr": trial["point"]["lr"], "method": method})
+        result = pomona.run(config, world.folder / f"simulated-{number}")
+        best = figures(result)["validation"]
+        scores.append(best["value"])
+        assert trial["score"] == pytest.approx(best["value"], abs=1e-4)
+        assert trial["best_round"] == best["round"]
+    assert len(found["trials"]) == 3
+    assert len(set(scores)) > 1
+    assert found["winner"] == int(np.argmax(scores))
+
+
+def test_no_score_on_test_samples_leaves_a_silo_in_a_search(federation):
+    folder = ran(federation, search_file(federation))
+    for trial in (folder / "trials").iterdir():
+        events = [json.loads(line) for line in (trial / "events.jsonl").read_text().splitlines()]
+        splits = {e["split"] for e in events if e["event"] == "evaluation"}
+        assert splits == {"validation"}
+
+
+def test_the_winners_study_trains_with_its_settings(federation):
+    folder = ran(federation, search_file(federation))
+    found = trials(folder)
+    study = Study.read(folder / "STUDY.toml")
+    assert (study.kind, study.name) == ("train", "tune-best")
+    point = found["trials"][found["winner"]]["point"]
+    assert (study.run["lr"], study.run["method"]["mu"]) == (point["lr"], point["method.mu"])
+    again = ran(federation, folder / "STUDY.toml")
+    assert read_status(again).state == "finished"
+    assert own_models(federation, "tune-best")
+
+
+def test_a_search_that_was_killed_repeats_no_finished_trial(federation):
+    folder = submitted(federation, search_file(federation))
+    whole = KnownStudies(federation.kits / "silo-0").named("tune")
+
+    def killed(message, reply):
+        if whole.trials[1] in str(message.content):
+            raise SystemExit(143)
+        return reply
+
+    federation.grid.faults.append(killed)
+    with pytest.raises(SystemExit):
+        federation.run("tune")
+    first = (folder / "trials/000/events.jsonl").read_bytes()
+    assert read_status(folder).state == "interrupted"
+    federation.grid.faults.clear()
+    federation.grid.sent.clear()
+    federation.run("tune")
+    assert not [m for m in federation.grid.sent if whole.trials[0] in str(m.content)]
+    assert (folder / "trials/000/events.jsonl").read_bytes() == first
+    assert [t["number"] for t in trials(folder)["trials"]] == [0, 1, 2]
+
+
+def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
+    """Asked by silo-1, in the last round of the second trial of three rounds each."""
+    submitted(federation, search_file(federation))
+    whole, seen = KnownStudies(federation.kits / "silo-0").named("tune"), []
+
+    def look(message, reply):
+        if message.metadata.dst_node_id == 11 and whole.trials[1] in str(message.content):
+            seen.append((status.server(federation.server), status.silo(federation.kits / "silo-0")))
+        return reply
+
+    federation.grid.faults.append(look)
+    with locked(federation.server / "run"):
+        federation.run("tune")
+    at_server, at_silo = seen[-1]
+    assert (at_server["state"], at_server["trial"], at_server["rounds"]) == ("running", 1, 3)
+    assert at_server["waiting"]["asked"] == federation.names
+    assert [silo["state"] for silo in at_server["silos"]] == ["present"] * 3
+    own = next(row for row in at_silo["studies"] if row["study"] == "tune")
+    assert own["round"] >= 3
+    view = WatchedServer.of(federation.server).study("tune")
+    assert view.recorded.rounds[-1].round == 3
+    samples = rendered(WatchedSilo.of(federation.kits / "silo-0").look()[1])
+    assert 'pomona_silo_bytes_total{study="tune",direction="up"} 0' not in samples
+
+
+def test_nothing_runs_under_the_hash_of_the_search_itself(federation):
+    submitted(federation, search_file(federation))
+    known = KnownStudies(federation.kits / "silo-0").named("tune")
+    assert len({known.agreement, *known.trials}) == 4
+    with pytest.raises(Exception, match="its trials run"):
+        known.trial(known.agreement)
+
+
+def test_a_policy_counts_the_rounds_of_all_trials(federation):
+    submitted(federation, search_file(federation, search={"space": {"rounds": [2, 5]}}))
+    found = facts(Silo.in_study(federation.kits / "silo-0", "tune"))
+    assert found.traffic.rounds == 7
+
+
+def test_a_trial_that_diverges_loses(federation):
+    space = {"lr": [1e20, 0.1]}
+    found = trials(ran(federation, search_file(federation, search={"space": space})))
+    assert [bool(t["fault"]) for t in found["trials"]] == [True, False]
+    assert found["winner"] == 1
+
+
+def test_a_search_without_validation_samples_chooses_nothing(federation):
+    for silo in federation.names:
+        path = federation.kits / silo / "silo.toml"
+        file = tomllib.loads(path.read_text())
+        for client in file["data"]["clients"]:
+            del client["validation"]
+        path.write_text(tomli_w.dumps(file))
+    with pytest.raises(QuorumError, match="validation"):
+        ran(federation, search_file(federation))
+
+
+@pytest.mark.parametrize(
+    ("search", "why"),
+    [
+        ({"space": {"lr": []}}, "lr"),
+        ({"space": {}}, "space"),
+        ({"space": {"model.init": ["/etc/passwd"]}}, "space"),
+        ({"space": {"method.mu": ["os:system"]}}, "space"),
+        ({"space": {"method.name": ["fedavg"]}}, "the same in all trials"),
+        ({"space": {"model.init": ["weights.safetensors"]}}, "the same in all trials"),
+        ({"space": {"privacy.noise_multiplier": [1.0]}}, "the same in all trials"),
+        ({"space": {"lr": [0.1], "nonsense": [1]}}, "nonsense"),
+        ({"space": {f"k{'x' * k}": list(range(100)) for k in range(3)}}, "at most 10000"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_when_it_is_submitted(federation, search, why):
+    with pytest.raises(ConfigError, match=why):
+        StudyQueue(federation.server).submit(search_file(federation, search=search))
+
+
+def test_a_search_with_privacy_is_refused(federation):
+    run = {**study_terms(federation)["run"], "privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5}}
+    with pytest.raises(ConfigError, match="would cost epsilon"):
+        StudyQueue(federation.server).submit(search_file(federation, run=run))

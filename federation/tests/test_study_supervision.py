@@ -1,0 +1,218 @@
+"""The server's supervision of several studies: one SuperLink, one study after the other, in stand-in processes."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from unittest import mock
+
+import pytest
+import tomli_w
+
+from agreement_file import TASK, agreement
+from pomona.storage.run_status import read_status
+from pomona_federation.audit import Audit
+from pomona_federation.messages.message_bodies import Decision
+from pomona_federation.server.members.member_registry import MemberRegistry
+from pomona_federation.server.processes import superlink_supervisor
+from pomona_federation.server.processes.superlink_supervisor import APP, ServerPolicy
+from pomona_federation.server.studies.consents import Consents
+from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.status import server as status_of
+from pomona_federation.supervision import processes
+from pomona_federation.supervision.processes import process_tree
+from pomona_federation.supervision.supervisor import Supervisor
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+SAYS = (
+    "out.mkdir(parents=True, exist_ok=True)\n"
+    '(out / \'new\').write_text(\'{{"state": "{}", "round": {}, "code": {}, "time": 1}}\')\n'
+    "(out / 'new').rename(out / 'status.json')\n"
+)
+DONE = "time.sleep(0.2)\n" + SAYS.format("finished", 3, 0)
+
+
+class Link:
+    """A SuperLink whose ServerApps are the given programs by study; each gets that study's folder as ``out``."""
+
+    def __init__(self, programs):
+        self.programs, self.submitted, self.stopped, self.processes = dict(programs), [], [], []
+
+    def nodes(self):
+        return []
+
+    def register(self, name, key):
+        """All are welcome."""
+
+    def submit(self, _, settings):
+        study = settings["study"]
+        folder = "run" if not study else f"run/studies/{study}"
+        text = f"from pathlib import Path\nimport os, sys, time\nout = Path(sys.argv[2]) / '{folder}'\n{self.programs[study]}"
+        self.submitted.append(study)
+        self.processes.append(subprocess.Popen([sys.executable, "-c", text, APP, settings["folder"]]))
+        return len(self.submitted)
+
+    def unfinished(self):
+        return []
+
+    def stop(self, run):
+        self.stopped.append(run)
+
+    def close(self):
+        for process in self.processes:
+            process.poll()
+
+
+@pytest.fixture
+def kit(tmp_path, monkeypatch):
+    monkeypatch.setattr(superlink_supervisor, "TICK", 0.05)
+    monkeypatch.setattr(superlink_supervisor, "LONGEST", 0.05)
+    tree = {k: v for k, v in tomllib.loads(agreement(28443)).items() if k not in {"run", "task"}}
+    folder = tmp_path / "kit"
+    (folder / "run").mkdir(parents=True)
+    (folder / "keys").mkdir()
+    for name in ("north", "south"):
+        (folder / "keys" / f"{name}.pub").write_text("ecdsa-sha2-nistp384 AAAA")
+    (folder / "federation.toml").write_text(tomli_w.dumps(tree))
+    MemberRegistry(folder / "run", StudyQueue(folder).federation)
+    before = set(process_tree(os.getpid()))
+    yield folder
+    assert not set(process_tree(os.getpid())) - before, "processes left behind"
+
+
+def submitted(kit, *names, accepted=True):
+    """Studies in the queue, decided on by all members."""
+    for name in names:
+        path = kit.parent / f"{name}.toml"
+        run = {"method": "fedavg", "rounds": 3, "lr": 0.1, "model": {"name": "mlp", "hidden": [8]}}
+        path.write_text(tomli_w.dumps({"name": name, "run": run, "task": TASK}))
+        known = StudyQueue(kit).submit(path)
+        for silo in ("north", "south") if accepted else ():
+            decision = Decision(silo=silo, study=known.agreement, accepted=True)
+            Consents(kit / "run/studies" / name).note(decision, "")
+
+
+class Clock:
+    """The policy's time: Ctrl+C comes in the first pause after which a condition holds.
+
+    A signal would come anywhere, also between the opening of a file of /proc and the ``with`` that closes it.
+    """
+
+    time, monotonic = staticmethod(time.time), staticmethod(time.monotonic)
+
+    def __init__(self, until):
+        self.until = until
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+        if self.until():
+            raise KeyboardInterrupt
+
+
+def supervised(kit, link, standing=False, until=bool):
+    """Run the policy to its end, or until a condition holds."""
+    said = []
+    with Audit(kit / "run/audit.jsonl") as audit:
+        policy = ServerPolicy(kit, lambda: link, lambda: b"app", dict, said.append, audit, standing)
+        made = Supervisor(SLEEP, processes.environment(kit / "flwr"), kit / "run/logs/superlink.log", first=APP)
+        try:
+            with mock.patch.object(superlink_supervisor, "time", Clock(until)):
+                return made.run(policy), said
+        except KeyboardInterrupt:
+            return None, said
+        finally:
+            for process in link.processes:
+                process.wait(5)
+
+
+def test_studies_run_one_after_the_other_under_one_superlink(kit):
+    submitted(kit, "one", "two")
+    link = Link({"one": DONE, "two": DONE})
+    status, said = supervised(kit, link)
+    assert (status.state, status.round) == ("finished", 3)
+    assert link.submitted == ["one", "two"]
+    assert sum("SuperLink answers" in line for line in said) == 1
+    assert [row["state"] for row in status_of(kit)["studies"]] == ["finished", "finished"]
+
+
+def test_a_study_that_fails_for_good_does_not_keep_the_next_from_running(kit):
+    submitted(kit, "one", "two")
+    link = Link({"one": "time.sleep(0.2)\n" + SAYS.format("failed", 1, 9), "two": DONE})
+    status, _ = supervised(kit, link)
+    assert status.state == "finished"
+    assert link.submitted == ["one", "two"]
+    assert read_status(kit / "run/studies/one").code == 9
+    StudyQueue(kit).resume("one")
+    assert StudyQueue(kit).next().name == "one"
+
+
+def test_a_search_goes_on_after_more_faults_than_one_run_may_have(kit):
+    """Each life begins the next trial and fails; the seventh ends well."""
+    submitted(kit, "one")
+    program = (
+        "trials = out / 'trials'\ntrials.mkdir(exist_ok=True)\nnumber = len(list(trials.iterdir()))\n"
+        "(trials / f'{number:03d}').mkdir()\ntime.sleep(0.2)\n"
+        f"if number < 6:\n    {SAYS.format('failed', 0, 1).replace(chr(10), chr(10) + '    ').rstrip()}\nelse:\n"
+        f"    {SAYS.format('finished', 0, 0).replace(chr(10), chr(10) + '    ').rstrip()}\n"
+    )
+    link = Link({"one": program})
+    status, _ = supervised(kit, link)
+    assert status.state == "finished"
+    assert link.submitted == ["one"] * 7
+
+
+def test_an_aborted_study_ends_at_once_and_the_next_begins(kit):
+    submitted(kit, "one", "two")
+    link = Link({"one": SAYS.format("running", 1, "null") + "time.sleep(60)", "two": DONE})
+    timer = threading.Timer(1.0, lambda: StudyQueue(kit).abort("one"))
+    timer.start()
+    status, _ = supervised(kit, link)
+    timer.join()
+    assert status.state == "finished"
+    assert read_status(kit / "run/studies/one").reason == "aborted by the server's operator"
+
+
+def test_an_interrupted_study_goes_on_before_others(kit):
+    submitted(kit, "one", "two")
+    link = Link({"one": SAYS.format("running", 1, "null") + "time.sleep(60)", "two": DONE})
+    ended, _ = supervised(kit, link, until=lambda: (read_status(kit / "run/studies/one") or 0) and link.submitted)
+    assert ended is None
+    assert read_status(kit / "run/studies/one").state == "interrupted"
+    again = Link({"one": DONE, "two": DONE})
+    supervised(kit, again)
+    assert again.submitted == ["one", "two"]
+
+
+def test_a_study_waits_until_the_silos_have_decided(kit):
+    submitted(kit, "one", accepted=False)
+    link = Link({"one": DONE})
+
+    def decide():
+        for silo in ("north", "south"):
+            known = StudyQueue(kit).named("one").known
+            Consents(kit / "run/studies/one").note(Decision(silo=silo, study=known.agreement, accepted=True), "")
+
+    timer = threading.Timer(1.0, decide)
+    timer.start()
+    status, said = supervised(kit, link)
+    timer.join()
+    assert status.state == "finished"
+    assert any("waiting for the silos to decide on one" in line for line in said)
+
+
+def test_a_standing_server_waits_for_further_studies(kit):
+    link = Link({"one": DONE})
+    timer = threading.Timer(1.0, lambda: submitted(kit, "one"))
+    timer.start()
+    ended, said = supervised(
+        kit,
+        link,
+        standing=True,
+        until=lambda: [s for s in StudyQueue(kit).all if StudyQueue(kit).state(s) == "finished"],
+    )
+    timer.join()
+    assert ended is None
+    assert "no study to run" in said
+    assert link.submitted == ["one"]

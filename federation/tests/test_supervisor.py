@@ -1,0 +1,639 @@
+"""Supervision of both sides: the next action, the restart after every death, and that no process is left behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agreement_file import agreement
+from pomona.core.errors import ConfigError, ProtocolError, StorageError
+from pomona.storage.atomic_io import UNFINISHED
+from pomona.storage.lock import locked
+from pomona.storage.run_status import Status, read_status, write_status
+from pomona_federation.audit import Audit, read, verify
+from pomona_federation.server.members.superlink_client import Node
+from pomona_federation.server.processes import superlink_supervisor as server_supervisor
+from pomona_federation.server.processes.run_verdict import Observation, judge
+from pomona_federation.server.processes.superlink_supervisor import APP, ServerPolicy
+from pomona_federation.silo.connection.watchdog import PATIENCE, ConnectionState, clock, connected, stuck
+from pomona_federation.silo.processes import supernode_supervisor as silo_supervisor
+from pomona_federation.silo.processes.supernode_supervisor import SiloPolicy
+from pomona_federation.silo.studies import study_watch
+from pomona_federation.supervision import processes
+from pomona_federation.supervision.processes import ask_to_stop, end, holder, process_tree
+from pomona_federation.supervision.status_files import NODE
+from pomona_federation.supervision.supervisor import Supervisor, backoff
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def status(state, code=None):
+    return Status(state=state, round=2, code=code)
+
+
+@pytest.mark.parametrize(
+    ("sight", "verdict"),
+    [
+        (Observation(None, 0, True, False, False, 1), "wait"),
+        (Observation(status("running"), 5, True, True, True, 5), "wait"),
+        (Observation(status("running"), 5, True, False, True, 5), "resubmit"),
+        (Observation(status("running"), 5, False, True, True, 5), "restart"),
+        (Observation(status("running"), 5, True, False, False, 61), "restart"),
+        (Observation(status("finished", 0), 1, True, True, True, 5), "wait"),  # it is still leaving
+        (Observation(status("finished", 0), 31, True, True, True, 5), "finished"),
+        (Observation(status("finished", 0), 1, True, False, True, 5), "finished"),
+        (Observation(status("finished", 0), 1, False, False, True, 5), "finished"),
+        (Observation(status("interrupted", 143), 1, True, False, True, 5), "resubmit"),
+        (Observation(status("interrupted", 130), 1, False, False, True, 5), "restart"),
+        (Observation(status("failed", 1), 1, True, False, True, 5), "resubmit"),
+        *((Observation(status("failed", code), 1, True, False, True, 5), "failed") for code in range(2, 11)),
+    ],
+)
+def test_what_a_look_calls_for(sight, verdict):
+    assert judge(sight) == verdict
+
+
+class Fake:
+    """A SuperLink whose ServerApps are the given programs, one a submission; each gets the folder run/."""
+
+    def __init__(self, programs):
+        self.programs, self.keys, self.stopped, self.submitted = list(programs), {}, [], []
+        self.waiting = []  # runs of a life before
+
+    def nodes(self):
+        return [Node(k, name, "online", key) for k, (name, key) in enumerate(self.keys.items())]
+
+    def register(self, name, key):
+        self.keys[name] = key
+
+    def unregister(self, node):
+        del self.keys[list(self.keys)[node]]
+
+    def submit(self, fab, settings):
+        program = self.programs.pop(0)
+        text = f"from pathlib import Path\nimport os, sys, time, signal\nrun = Path(sys.argv[2]) / 'run'\n{program}"
+        self.submitted.append(
+            (subprocess.Popen([sys.executable, "-c", text, "flwr-serverapp", settings["folder"]]), fab)
+        )
+        return len(self.submitted)
+
+    def unfinished(self):
+        return [run for run in self.waiting if run not in self.stopped]
+
+    def stop(self, run):
+        self.stopped.append(run)
+        if run == 8:
+            raise ProtocolError("finished already")
+
+    def close(self):
+        for process, _ in self.submitted:
+            process.poll()
+
+
+SAYS = (
+    '(run / \'new\').write_text(\'{{"state": "{}", "round": {}, "code": {}, "time": 1}}\')\n'
+    "(run / 'new').rename(run / 'status.json')\n"
+)
+DONE = SAYS.format("finished", 3, 0)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(server_supervisor, "TICK", 0.05)
+    monkeypatch.setattr(server_supervisor, "LONGEST", 0.05)
+    monkeypatch.setattr(silo_supervisor, "TICK", 0.05)
+    before = set(process_tree(os.getpid()))
+    yield
+    assert not set(process_tree(os.getpid())) - before, "processes left behind"
+
+
+def server(folder, link, command=SLEEP, members=None):
+    """The two parts of a server's supervision, and the lines that it says."""
+    said = []
+    (folder / "run").mkdir(exist_ok=True)
+    (folder / "federation.toml").write_text(agreement(28443))
+    policy = ServerPolicy(
+        folder,
+        lambda: link,
+        lambda: b"app",
+        members or (lambda: {"north": b"N"}),
+        said.append,
+        Audit(folder / "run" / "audit.jsonl"),
+    )
+    env, log = processes.environment(folder / "run" / "flwr"), folder / "run" / "logs" / "superlink.log"
+    return Supervisor(command, env, log, first=APP), policy, said
+
+
+def finish(made, policy, link):
+    try:
+        return made.run(policy)
+    finally:
+        policy.audit.close()
+        for process, _ in link.submitted:
+            process.wait(5)
+
+
+def test_a_run_that_finishes(tmp_path, quick):
+    link = Fake([f"time.sleep(0.3)\n{DONE}"])
+    made, policy, _ = server(tmp_path, link)
+    assert finish(made, policy, link) == Status(state="finished", round=3, code=0, time=1)
+    assert link.keys == {"north": b"N"}
+    assert link.submitted[0][1] == b"app"
+    assert [r["event"] for r in read(tmp_path / "run" / "audit.jsonl")] == ["superlink", "registered", "submitted"]
+    assert verify(tmp_path / "run" / "audit.jsonl") is None
+
+
+def test_runs_of_a_life_before_are_stopped_before_another_is_submitted(tmp_path, quick):
+    """A server that is stopped between submit and start leaves a run that SuperLink would launch beside the next."""
+    link = Fake([f"time.sleep(0.2)\n{DONE}"])
+    link.waiting = [7, 8]
+    order, submit = [], link.submit
+    link.submit = lambda *asked: order.append(list(link.stopped)) or submit(*asked)
+    made, policy, _ = server(tmp_path, link)
+    assert finish(made, policy, link).state == "finished"
+    assert order == [[7, 8]]
+    assert [r["run"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "withdrawn"] == ["7", "8"]
+
+
+def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, quick):
+    link = Fake(
+        ["time.sleep(0.3)\nos.kill(os.getpid(), 9)", "time.sleep(0.3)\nos._exit(1)", f"time.sleep(0.2)\n{DONE}"]
+    )
+    made, policy, said = server(tmp_path, link)
+    assert finish(made, policy, link).state == "finished"
+    assert link.stopped == [1, 2]
+    assert sum("starts again" in line for line in said) == 2
+    assert [r["process"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "lost"] == ["ServerApp"] * 2
+
+
+def test_a_killed_superlink_is_started_again_with_everything_that_hung_on_it(tmp_path, quick):
+    link = Fake(["time.sleep(60)", f"time.sleep(0.2)\n{DONE}"])
+    made, policy, said = server(tmp_path, link)
+    killer = threading.Timer(0.8, lambda: made.process.kill())  # noqa: PLW0108 - started later
+    killer.start()
+    assert finish(made, policy, link).state == "finished"
+    killer.join()
+    assert len(link.submitted) == 2
+    assert any("the SuperLink is gone" in line for line in said)
+
+
+@pytest.mark.parametrize("code", [2, 7, 10])
+def test_what_a_restart_cannot_mend_ends_the_server_with_its_code(tmp_path, quick, code):
+    link = Fake([f"time.sleep(0.2)\n{SAYS.format('failed', 1, code)}"])
+    made, policy, _ = server(tmp_path, link)
+    assert finish(made, policy, link).code == code
+
+
+def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path, quick):
+    """Code 1, five times without a round between; what committed a round in the meantime is given five times again."""
+    folder = tmp_path / "run" / "checkpoints"
+    round_ = f"(run / 'checkpoints').mkdir(exist_ok=True)\n(run / 'checkpoints' / 'round-000001-{'0' * 64}.safetensors').touch()\n"
+    fails = "time.sleep(0.2)\n" + SAYS.format("failed", 0, 1)
+    link = Fake([fails, fails, fails, round_ + fails, *[fails] * 9])
+    made, policy, said = server(tmp_path, link)
+    status = finish(made, policy, link)
+    assert folder.is_dir()
+    assert (status.state, status.code, len(link.submitted)) == ("failed", 1, 3 + server_supervisor.STUBBORN)
+    assert "which a restart does not mend" in status.reason
+    assert "\n" not in status.reason
+    assert read_status(tmp_path / "run") == status
+    assert sum("starts again" in line for line in said) == 2 + server_supervisor.STUBBORN
+
+
+def test_an_app_that_is_killed_often_is_not_given_up(tmp_path, quick):
+    killed = "time.sleep(0.2)\nos.kill(os.getpid(), 9)"
+    link = Fake([*[killed] * (server_supervisor.STUBBORN + 1), f"time.sleep(0.2)\n{DONE}"])
+    made, policy, _ = server(tmp_path, link)
+    assert finish(made, policy, link).state == "finished"
+
+
+# The signal's exception may leave a file of psutil between its opening and its "with", which is then closed unasked.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_stops_everything_within_five_seconds_and_says_so(tmp_path, quick):
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"
+    tree = (
+        "import os, signal, subprocess, sys, time\n"
+        "code = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)'\n"
+        "subprocess.Popen([sys.executable, '-c', code], start_new_session=True)\n"
+        "time.sleep(60)"
+    )
+    link = Fake([stubborn])
+    made, policy, _ = server(tmp_path, link, [sys.executable, "-c", tree])
+    began = []
+
+    def terminate():
+        time.sleep(1)
+        began.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def raising(*_):
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, raising)
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            finish(made, policy, link)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGTERM, before)
+    assert time.monotonic() - began[0] < 5.5
+    said_last = read_status(tmp_path / "run")
+    assert (said_last.state, said_last.code) == ("interrupted", 143)
+
+
+def test_the_book_is_followed_while_the_run_goes(tmp_path, quick):
+    members = {"north": b"N", "south": b"S"}
+    wait = "while not (run / 'go').exists():\n    time.sleep(0.05)\n"
+    link = Fake([wait + DONE])
+    made, policy, said = server(tmp_path, link, members=lambda: dict(members))
+
+    def revoke():
+        time.sleep(0.6)
+        members.pop("south")
+        (tmp_path / "run" / "roster.json").write_text("{}")
+        time.sleep(0.6)
+        (tmp_path / "run" / "go").touch()
+
+    thread = threading.Thread(target=revoke)
+    thread.start()
+    finish(made, policy, link)
+    thread.join()
+    assert link.keys == {"north": b"N"}
+    assert "south: unregistered" in said
+
+
+def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, quick, monkeypatch):
+    made, policy, said = server(tmp_path, Fake([]), [sys.executable, "-c", "print('no database')"])
+
+    def refuse():
+        raise ConnectionError("nobody there")
+
+    def say(text):
+        said.append(text)
+        if len(said) > 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(policy, "connect", refuse)
+    monkeypatch.setattr(policy, "say", say)
+    with pytest.raises(KeyboardInterrupt):
+        made.run(policy)
+    policy.audit.close()
+    assert "did not come up" in said[0]
+    assert read_status(tmp_path / "run").code == 130
+    assert b"no database" in (tmp_path / "run" / "logs" / "superlink.log").read_bytes()
+
+
+def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
+    from pomona_federation.pki import keys
+
+    (tmp_path / "certs").mkdir()
+    secret = keys.silo()
+    (tmp_path / "certs" / "server.key").write_bytes(secret.private)
+    link = Fake([f"time.sleep(0.2)\n{DONE}"])
+    command = [sys.executable, "-c", "import sys, time; print(sys.argv); time.sleep(60)", str(tmp_path / "certs")]
+    made, policy, _ = server(tmp_path, link, command, members=lambda: {"north": secret.public})
+    finish(made, policy, link)
+    body = b"".join(secret.private.splitlines()[1:-1])
+    lines = [line for line in secret.private.splitlines() if len(line) > 20]
+    for path in (tmp_path / "run").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert b"PRIVATE" not in content
+            assert body not in content
+            assert not any(line in content for line in lines)
+
+
+def states(*parts):
+    """States a second apart: (seconds, connected, reachable) for each part."""
+    now, made = 0.0, []
+    for seconds, online, reachable in parts:
+        for _ in range(int(seconds)):
+            made.append(ConnectionState(now, online, reachable))
+            now += 1
+    return made
+
+
+def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
+    long = PATIENCE + 2
+    assert stuck(states((60, True, True), (long, False, True)))
+    assert stuck(states((long, False, True))), "it never got to connect"
+    assert not stuck([])
+    assert not stuck(states((PATIENCE - 5, False, True))), "too early to tell"
+    assert not stuck(states((long, False, False))), "the server is away: it is right to wait"
+    assert not stuck(states((long, False, True), (1, False, False)))
+    assert not stuck(states((long, False, False), (100, False, True))), "the server is back for too short"
+    heartbeats = [part for _ in range(10) for part in ((25, False, True), (5, True, True))]
+    assert not stuck(states(*heartbeats)), "a model trains: nothing but heartbeats"
+    assert not stuck(states(*heartbeats, (PATIENCE - 10, False, True)))
+    assert stuck(states(*heartbeats, (long, False, True)))
+
+
+@given(st.integers(0, 10**9))
+def test_delays_double_up_to_their_bound(failures):
+    """A node whose key is refused fails each ten minutes for weeks, more often than a float has doublings."""
+    assert 5 <= backoff(failures, 5.0, 600.0) <= backoff(failures + 1, 5.0, 600.0) <= 600
+    assert [backoff(n, 5.0, 600.0) for n in (1, 2, 8)] == [5, 10, 600]
+
+
+def test_connections_are_seen_while_they_are_there():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not connected(os.getpid(), port, 1)
+        client = socket.create_connection(("127.0.0.1", port))
+        with client, server.accept()[0]:
+            assert connected(os.getpid(), port, 1)
+            assert not connected(os.getpid(), port, client.getsockname()[1])
+        assert not connected(os.getpid(), port, 1)
+    assert not connected(2**22 + 1, port, 1)
+
+
+def silo(folder, program, reach=lambda: None, online=lambda _: True):
+    """The two parts of a silo's supervision, and the lines that it says."""
+    said = []
+    made = Supervisor([sys.executable, "-c", program], processes.environment(folder), folder / "logs" / "supernode.log")
+    return made, SiloPolicy(folder, online, reach, said.append), said
+
+
+def news(folder):
+    return json.loads((folder / "node" / NODE).read_bytes())
+
+
+def stopping_after(n, said, policy):
+    def say(text):
+        said.append(text)
+        if len(said) == n:
+            raise SystemExit(143)
+
+    policy.say = say
+
+
+def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
+    program = "print('Starting Flower SuperNode'); print('[code: 2004] no'); raise SystemExit(1)"
+    made, policy, said = silo(tmp_path, program)
+    stopping_after(3, said, policy)
+    with pytest.raises(SystemExit):
+        made.run(policy)
+    assert len(said) == 3
+    assert all("refuses this silo's key" in line for line in said)
+    assert news(tmp_path)["state"] == "stopped"
+    assert news(tmp_path)["restarts"] == 3
+
+
+KEY_REFUSED = "print('Starting Flower SuperNode'); print('[code: 2004] no'); raise SystemExit(1)"
+
+
+def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(tmp_path, quick, monkeypatch):
+    """A word between them that it is a member, or none, begins anew: no server switches a silo off by one."""
+    monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
+    words = iter(["revoked"] * 4 + ["member"] + ["revoked"] * 4 + ["unsaid", "unknown"] + ["revoked"] * 5 + ["member"])
+    made, policy, said = silo(tmp_path, KEY_REFUSED)
+    policy.standing = lambda: next(words)
+    why = made.run(policy)
+    assert list(words) == ["member"]
+    assert [line.count("this silo was revoked") for line in said] == [1] * 4 + [0] + [1] * 4 + [0, 0] + [1] * 4
+    assert "this silo is a member" in said[4]
+    assert "does not know this silo's key" in said[10]
+    assert "revoked (5 of 5 times)" in why
+    assert "`pomona silo start` tries again" in why
+    assert (news(tmp_path)["state"], news(tmp_path)["reason"]) == ("revoked", why)
+
+
+def test_a_node_that_ends_for_another_reason_is_not_explained_by_the_server(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
+    made, policy, said = silo(tmp_path, "raise SystemExit(3)")
+    policy.standing = lambda: pytest.fail("asked")
+    stopping_after(2, said, policy)
+    with pytest.raises(SystemExit):
+        made.run(policy)
+    assert "exit code 3" in said[0]
+
+
+REVOKED = """\
+INFO :      Starting Flower SuperNode
+INFO :      SuperNode ID: 854233469429082855
+INFO :      Starting Flower SuperExec
+INFO :      SuperNode terminated gracefully.
+INFO:     Finished server process [30120]
+"""  # what Flower 1.41 says once the server has unregistered the key of a node that is connected
+UNKNOWN = """\
+INFO :      Starting Flower SuperNode
+ERROR :     Exit Code: 305
+Failed to initialize the connection to the SuperLink.
+[code: 2004] Failed to activate SuperNode.
+"""  # and once it tries again
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (REVOKED, 0, ("refuses this silo's key", "revoked", "ask the server's administrator")),
+        (REVOKED.replace("SuperExec", "SuperExec" + "\nINFO : a round" * 5000), 0, ("it was revoked",)),
+        (REVOKED + UNKNOWN, 1, ("refuses this silo's key", "revoked", "ask the server's administrator")),
+        (UNKNOWN + REVOKED.replace("terminated gracefully", ""), -9, ("exit code -9",)),
+        (REVOKED + UNKNOWN.splitlines()[0], -9, ("exit code -9",)),
+        ("", 1, ("exit code 1",)),
+    ],
+)
+def test_a_refused_key_is_named_with_whom_to_ask(tmp_path, text, code, said):
+    log = tmp_path / "supernode.log"
+    log.write_text(text)
+    reason = silo_supervisor.exit_reason(code, log)
+    assert all(word in reason for word in said)
+    assert "\n" not in reason
+    assert str(tmp_path) not in reason
+
+
+def test_a_stuck_node_is_killed_and_started_again(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(silo_supervisor, "PATIENCE", 0.5)
+    monkeypatch.setattr(silo_supervisor, "stuck", lambda seen: stuck(seen, 0.5))
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    made, policy, said = silo(tmp_path, program, online=lambda _: False)
+    stopping_after(1, said, policy)
+    with pytest.raises(SystemExit):
+        made.run(policy)
+    assert "although the server can be reached" in said[0]
+
+
+def test_a_node_whose_server_is_away_is_left_alone(tmp_path, quick, monkeypatch):
+    def away():
+        raise ProtocolError("does not answer")
+
+    monkeypatch.setattr(silo_supervisor, "stuck", lambda seen: stuck(seen, 0.3))
+    made, policy, said = silo(tmp_path, "import time; time.sleep(1.2)", reach=away, online=lambda _: False)
+    stopping_after(1, said, policy)
+    with pytest.raises(SystemExit):
+        made.run(policy)
+    assert "exit code 0" in said[0]
+
+
+def test_the_status_file_is_written_beside_whatever_others_write_in_its_folder(tmp_path):
+    (tmp_path / "node").mkdir()
+    other = tmp_path / "node" / UNFINISHED
+    other.write_text("a half of another's file")
+    silo(tmp_path, "")[1].stopped(None)
+    assert news(tmp_path)["state"] == "stopped"
+    assert other.read_text() == "a half of another's file"
+
+
+@pytest.mark.parametrize(
+    "fault", [ProtocolError("away"), ConfigError("no key"), ValueError("year 0"), KeyError("Date")]
+)
+def test_whatever_a_probe_of_the_server_meets_the_supervisor_goes_on(tmp_path, fault):
+    def fails():
+        raise fault
+
+    said = []
+    policy = SiloPolicy(tmp_path, lambda _: True, fails, said.append)
+    assert [policy._reachable() for _ in range(3)] == [False] * 3
+    assert len(said) == (not isinstance(fault, ProtocolError))
+
+
+@pytest.mark.parametrize("fault", [ProtocolError("away"), RecursionError("deep"), KeyError("Date")])
+def test_whatever_a_visit_to_the_server_meets_the_supervisor_goes_on(tmp_path, fault, monkeypatch):
+    def fails(_):
+        raise fault
+
+    monkeypatch.setattr(study_watch, "over_the_network", fails)
+    said = []
+    watch = study_watch.StudyWatch(tmp_path, said.append)
+    for _ in range(3):
+        watch.look()
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("date", "hour"),
+    [
+        ("Tue, 15 Nov 1994 08:12:31 GMT", 8),
+        ("Tue, 15 Nov 1994 08:12:31 +0200", 6),
+        *(
+            (text, None)
+            for text in ("", "now", "Tue, 99 Nov 1994 08:12:31 GMT", "Sat, 32 Jan 2000 00:00:00 GMT", "1" * 9999)
+        ),
+        *((text, None) for text in ("Fri, 31 Dec 9999 23:59:59 -2359", "Tue, 15 Nov 1994 08:12:31 +99999999999")),
+    ],
+)
+def test_a_date_that_cannot_be_read_is_no_clock(date, hour):
+    found = clock(date)
+    assert (found and found.hour) == hour
+
+
+def test_who_holds_a_folder_is_known_and_can_be_asked_to_stop(tmp_path):
+    assert holder(tmp_path) is None
+    assert not ask_to_stop(tmp_path)
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom pomona.storage.lock import locked\n"
+        "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.readline() == b"held\n"
+        assert holder(tmp_path).pid == child.pid
+        reaper = threading.Thread(target=child.wait)
+        reaper.start()
+        assert ask_to_stop(tmp_path)
+        reaper.join()
+    finally:
+        child.kill()
+        child.stdout.close()
+        child.wait()
+    assert holder(tmp_path) is None
+    with locked(tmp_path):
+        assert holder(tmp_path).pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[]", b"{}", b"7", b"\xff", b"[" * 100_000, b" " * 2**20 + b"{}"]
+    + [
+        b'{"pid": %s, "host": "HOST", "since": ""}' % pid
+        for pid in (b"0", b"-1", b"1e9", b"true", b'"7"', b"4294967297")
+    ],
+)
+def test_a_lock_that_names_no_process_is_one_error_and_no_signal(tmp_path, monkeypatch, text):
+    """The file is held, by this process; group 0, "everybody" (-1) and overflowing ids are nobody's."""
+    sent = []
+    monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
+    monkeypatch.setattr(processes, "_holds", lambda *_: True)  # as where /proc cannot tell
+    with locked(tmp_path):
+        (tmp_path / ".lock").write_bytes(text.replace(b"HOST", os.uname().nodename.encode()))
+        for ask in (partial(holder, patience=0.0), partial(ask_to_stop, patience=0.1)):
+            with pytest.raises(StorageError, match=r"\.lock is locked, but .* names no process"):
+                ask(tmp_path)
+    assert holder(tmp_path) is None
+    assert not sent
+
+
+def test_the_first_process_is_not_signalled(tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
+    monkeypatch.setattr(processes, "_holds", lambda *_: True)
+    with locked(tmp_path):
+        (tmp_path / ".lock").write_text(json.dumps({"pid": 1, "host": os.uname().nodename, "since": ""}))
+        with pytest.raises(StorageError, match="process 1"):
+            ask_to_stop(tmp_path)
+    assert not sent
+
+
+def test_who_has_just_taken_a_lock_is_waited_for(tmp_path):
+    """Between taking the lock and writing its name a process has said nothing yet."""
+    with locked(tmp_path):
+        path = tmp_path / ".lock"
+        text = path.read_text()
+        path.write_text("")
+        late = threading.Timer(0.2, path.write_text, [text])
+        late.start()
+        assert holder(tmp_path, 30.0).pid == os.getpid()
+        late.join()
+
+
+def test_a_process_tree_is_what_lives_below_also_in_groups_of_its_own():
+    """A shell's child in a session of its own counts; one that has ended, and waits for its parent, does not."""
+    program = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True).wait()"
+    with (
+        subprocess.Popen([sys.executable, "-c", program, *SLEEP]) as top,
+        subprocess.Popen(["true"]) as dead,
+    ):
+        until = time.monotonic() + 60
+        while len(tree := process_tree(top.pid)) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert sorted(command for command in tree.values()) == sorted(
+            [" ".join(SLEEP), " ".join([sys.executable, "-c", program, *SLEEP])]
+        )
+        while dead.pid in {p.pid for p in process_tree(os.getpid())} and time.monotonic() < until:
+            time.sleep(0.05)
+        assert dead.returncode is None
+        assert dead.pid not in {p.pid for p in process_tree(os.getpid())}
+        end(lambda: process_tree(top.pid))
+    assert not process_tree(top.pid)
+
+
+def test_ended_processes_are_those_that_were_meant():
+    with subprocess.Popen(SLEEP) as other, subprocess.Popen(SLEEP) as meant:
+        end(lambda: [k for k in process_tree(os.getpid()) if k.pid == meant.pid])
+        assert meant.wait(1) == -signal.SIGTERM
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_status_written_by_the_run_is_what_is_judged(tmp_path, quick):
+    (tmp_path / "run").mkdir()
+    write_status(tmp_path / "run", Status(state="failed", round=1, code=7))  # of yesterday
+    link = Fake([f"time.sleep(0.2)\n{DONE}"])
+    made, policy, _ = server(tmp_path, link)
+    policy.queue.resume("")  # as a start does
+    assert finish(made, policy, link).state == "finished"
+    assert Path(tmp_path / "run" / "status.json").exists()

@@ -1,0 +1,169 @@
+"""A rehearsal has the federation's own task: made-up samples of its form, and refusal of what does not fit it."""
+
+import numpy as np
+import pytest
+import tomli_w
+
+from pomona.cli import main
+from pomona.config import resolve
+from pomona.core.errors import ConfigError, DataError
+from pomona_federation.agreement import Federation
+from pomona_federation.rehearsal.files import data_section, federation_file, write_rows
+from pomona_federation.rehearsal.task_samples import DEALT, ROLES, SAMPLES, made_up, of_study, scenario
+from pomona_federation.silo.data.silo_scenario import own_scenario
+from pomona_federation.silo.settings import SiloFile
+
+COLUMNS = [{"name": "age"}, {"name": "sex", "kind": "category", "values": ["f", "m"]}]
+TASKS = {
+    "columns": {"kind": "table", "input_shape": [3], "classes": ["a", "b"], "preprocessing": {"columns": COLUMNS}},
+    "numbers": {"kind": "table", "input_shape": [4], "targets": "regression", "outputs": 2, "target_scale": [3.0, 4.0]},
+    "flags": {"kind": "table", "input_shape": [4], "targets": "multilabel", "outputs": 3, "shift": [50.0]},
+    "times": {"kind": "table", "input_shape": [4], "targets": "survival", "time_edges": [1.0, 2.0, 5.0]},
+    "photos": {"kind": "image", "input_shape": [6, 5, 3], "classes": ["a", "b", "c"], "shift": [99.0], "scale": [50.0]},
+    "scans": {"kind": "image", "input_shape": [4, 6, 5, 1], "dtype": "int16", "classes": ["a", "b"], "scale": [400.0]},
+    "masks": {"kind": "image", "input_shape": [8, 8, 1], "targets": "segmentation", "classes": ["a", "b"]},
+}
+MLP = {"name": "mlp", "hidden": [4]}
+MODELS = {"masks": {"name": "unet", "width": 2, "depth": 1}, "scans": MLP}
+
+
+def federation(folder, task, **run):
+    """An agreement of two silos."""
+    tree = {
+        "name": "try",
+        "server": "127.0.0.1:9",
+        "run": {"method": "fedavg", "lr": 0.1, "model": MLP} | run,
+        "task": task,
+        "silo": [{"name": "north"}, {"name": "south"}],
+    }
+    path = folder / "federation.toml"
+    path.write_text(tomli_w.dumps(tree))
+    return Federation.load(path)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_silos_read_what_is_made_up_for_the_task_agreed_on(name, tmp_path):
+    agreed = federation(tmp_path, TASKS[name], model=MODELS.get(name, MLP))
+    made = scenario(agreed, {})
+    (tmp_path / "federation.toml").write_text(federation_file(made, "127.0.0.1:9"))
+    rehearsed = Federation.load(tmp_path / "federation.toml")
+    assert rehearsed.task == agreed.task.model_copy(update={"preprocessing": None})
+    for i, silo in enumerate(("silo-0", "silo-1")):
+        section = data_section(made, {silo: write_rows(made, i, tmp_path / silo)})
+        (tmp_path / "silo.toml").write_text(tomli_w.dumps({"name": silo, "data": section}))
+        own = own_scenario(SiloFile.load(tmp_path / "silo.toml"), rehearsed)
+        for part, role in (("train", 0), ("validation", 1), ("test", 2)):
+            here, there = getattr(made.partition.clients[i], part), getattr(own.partition.clients[0], part)
+            assert len(there) == SAMPLES * ROLES.count(role) / len(ROLES)
+            np.testing.assert_array_equal(own.dataset.x[there], made.dataset.x[here])
+            np.testing.assert_array_equal(own.dataset.y[there], made.dataset.y[here])
+
+
+def test_a_network_sees_numbers_about_standard_normal_and_every_class():
+    for name in ("photos", "scans", "flags"):
+        task = Federation.model_validate(
+            {"name": "try", "server": "127.0.0.1:9", "task": TASKS[name], "silo": [{"name": "north"}]}
+        ).task
+        made = made_up(task, ["north"], 1)
+        seen = (made.x.astype(float) - task.shift) / task.scale
+        assert abs(seen.mean()) < 0.1
+        assert abs(seen.std() - 1) < 0.1
+        assert not task.classes or set(made.y) == set(range(len(task.classes)))
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "words"),
+    [
+        (TASKS["photos"], {"name": "lenet"}, "lenet"),
+        (TASKS["numbers"], {"name": "unet"}, "unet"),
+        ({"kind": "text", "input_shape": [9], "vocabulary": 7, "classes": ["a", "b"]}, MLP, "texts"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_task_fails_before_anything_starts(task, model, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        scenario(federation(tmp_path, task, model=model), {})
+
+
+def test_data_that_is_named_has_to_fit_the_task(tmp_path):
+    digits = {"kind": "image", "input_shape": [8, 8, 1], "classes": [str(k) for k in range(10)], "scale": [16.0]}
+    over = {"data": {"name": "digits"}}
+    made = scenario(federation(tmp_path, digits), over)
+    assert (made.dataset.scale, len(made.partition.clients)) == ((16.0,), 2)
+    for wrong, words in (
+        ({"input_shape": [9, 8, 1]}, r"shape \(8, 8, 1\)"),
+        ({"classes": ["a", "b"]}, "classes are 0"),
+    ):
+        with pytest.raises(DataError, match=words):
+            scenario(federation(tmp_path, digits | wrong), over)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A table of two silos with two numbers to learn, of mean 7."""
+    table, rng = tmp_path / "rows.csv", np.random.default_rng(0)
+    lines = [",".join(map(str, [*rng.normal(7, 1, 6), i % 2])) for i in range(40)]
+    table.write_text("\n".join(["a,b,c,d,y,z,silo", *lines]))
+    return {
+        "name": "csv",
+        "path": str(table),
+        "label_columns": ["y", "z"],
+        "client_column": "silo",
+        "targets": "regression",
+    }
+
+
+def study(folder, **keys):
+    """A STUDY.toml of regression."""
+    run = {"method": "fedavg", "lr": 0.1, "rounds": 2, "model": MLP}
+    path = folder / "STUDY.toml"
+    path.write_text(tomli_w.dumps({"name": "second", "run": run, "task": TASKS["numbers"]} | keys))
+    return path
+
+
+def test_a_study_is_simulated_with_its_own_terms(tmp_path, rows):
+    below, prepare = of_study(study(tmp_path))
+    made = prepare(resolve(below, {"data": rows}))
+    assert made.config.largest_share == 0.5  # a federation's, where section run says nothing; a run's own is 1
+    assert made.config.rounds == 2
+    assert made.names == ["0", "1"]
+    assert made.dataset.target_scale == (3.0, 4.0)  # as agreed, not the table's deviation of 1
+    assert made.dataset.target_shift == (0.0,)
+    over = {"data": {"name": "digits"}, **DEALT, "clients": 2, "workers": 1}
+    digits = {"kind": "image", "input_shape": [8, 8, 1], "classes": [str(k) for k in range(10)], "scale": [16.0]}
+    federated = federation(tmp_path, digits)
+    below, prepare = of_study(tmp_path / "federation.toml")
+    simulated, rehearsed = prepare(resolve(below, over)), scenario(federated, over)
+    assert simulated.config.tree() == rehearsed.config.tree()
+    for ours, theirs in zip(simulated.partition.clients, rehearsed.partition.clients, strict=True):
+        np.testing.assert_array_equal(ours.train, theirs.train)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"kind": "survey", "run": {}, "task": None}, "kind = 'survey' trains no model"),
+        ({"run": {"method": "fedavg", "lr": "auto", "model": MLP}}, "run.lr must be a number"),
+        ({"run": {"method": "fedavg", "clients": 3, "model": MLP}}, "run.clients is no key of a federation"),
+    ],
+)
+def test_what_no_federation_trains_is_not_simulated(keys, words, tmp_path):
+    path = study(tmp_path, **{k: v for k, v in keys.items() if v is not None})
+    if "task" in keys:
+        path.write_text('name = "second"\nkind = "survey"\n')
+    with pytest.raises(ConfigError, match=f"STUDY.toml: .*{words}"):
+        of_study(path)
+
+
+def test_a_study_runs_on_the_command_line_and_asks_for_data(tmp_path, rows, capsys):
+    path = study(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["deploy", "simulate", str(path)])
+    assert f"{path} names no data" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "fedavg", str(path)])
+    assert "is a study of a federation; simulate it: pomona deploy simulate" in capsys.readouterr().err
+    over = [f"data.{key}={value}" for key, value in rows.items() if key != "label_columns"]
+    words = [*over, 'data.label_columns=["y", "z"]', "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="0"):
+        main(["deploy", "simulate", str(path), *words])
+    assert "model global" in capsys.readouterr().out

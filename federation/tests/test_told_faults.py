@@ -1,0 +1,141 @@
+"""What the server is told of a fault at a silo: nothing of its data, its settings and its files."""
+
+import json
+import shutil
+import sys
+from errno import ENOSPC
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from pomona.core.errors import ConfigError, DataError, DivergedError, ProtocolError, StorageError
+from pomona_federation import audit, json_store
+from pomona_federation.flower_apps import client_app
+from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.silo import own_kit
+from pomona_federation.silo.privacy.outgoing_filter import scrubbed
+from pomona.federation.client_runtime import ClientRuntime
+from pomona.storage.atomic_io import publish
+from test_hostile_server import Server, noise
+
+SECRET = "Weber"
+
+
+@pytest.mark.parametrize("kind", [DataError, ConfigError, StorageError, ValueError, KeyError])
+def test_a_fault_of_data_settings_or_files_is_told_by_its_kind_alone(kind):
+    told = scrubbed(kind(f"/data/ward {SECRET} 3/age.csv: first '{SECRET}' in row 17; correct it"))
+    assert getattr(kind, "kind", kind.__name__) in told
+    assert SECRET not in told
+    assert "17" not in told
+
+
+def test_a_fault_of_a_message_is_told_without_its_paths():
+    assert scrubbed(ProtocolError("the row in /kit/state is old")) == "PROTOCOL: the row in (path) is old"
+
+
+def test_a_cell_that_cannot_be_read_is_not_told(world):
+    """A silo's table has a name where a number belongs: its own log says where, the server learns that data are wrong."""
+    federation = world.federation(quorum=2, wait=0.5)
+    kit = federation.kits / "silo-1"
+    lines = ["a,b,label", *(f"{k},{k},{k % 2}" for k in range(40))]
+    lines[20] = f"3,{SECRET},1"
+    (kit / "table.csv").write_text("\n".join(lines) + "\n")
+    (kit / "silo.toml").write_text(
+        'name = "silo-1"\n[data]\nname = "csv"\npath = "table.csv"\nlabel_column = "label"\n'
+    )
+    replies = []
+    federation.grid.faults.append(lambda message, reply: replies.append(unpacked(reply.content).body) or reply)
+    federation.run()
+    said = [line for line in audit.read(federation.server / "run/audit.jsonl") if line["event"] == "refused"]
+    assert {line["silo"]: line["reason"] for line in said} == {"silo-1": "DATA; the silo's log has the rest"}
+    assert SECRET not in "".join(replies)
+    assert SECRET in (kit / "state/logs/app.log").read_text()
+
+
+def test_a_full_disk_at_a_silo_is_told(world):
+    """Its refusal was to be noted on the same disk first: the server read of an OSError, unsigned, by Flower."""
+    federation = world.federation(quorum=2, wait=0.5)
+    state = federation.kits / "silo-1" / "state"
+
+    def full(folder, *given):
+        if Path(folder).is_relative_to(state) and (state / "origin.json").exists():
+            raise OSError(ENOSPC, "No space left on device")
+        return publish(folder, *given)
+
+    world.patch.setattr(json_store, "publish", full)
+    federation.run()
+    said = [line for line in audit.read(federation.server / "run/audit.jsonl") if line["event"] == "refused"]
+    assert {line["silo"]: line["reason"] for line in said} == {"silo-1": "STORAGE: its disk is full"}
+
+
+def test_settings_that_cannot_be_read_are_not_told_to_flower(world):
+    """Flower sends the text of what an app raises: of a silo.toml that is damaged, its path and what stands in it."""
+    federation = world.federation()
+    kit = federation.kits / "silo-1"
+    federation.run()
+    message = next(m for m in federation.grid.sent if m.metadata.dst_node_id == 11)
+    (kit / "silo.toml").write_text(f'name = "silo-1"\ndevice = "{SECRET}"\n')
+    own_kit.use(kit)
+    with pytest.raises(RuntimeError) as raised:
+        client_app(message, Context(1, 11, {}, RecordDict(), {}))
+    assert SECRET not in str(raised.value)
+    assert str(kit) not in str(raised.value)
+    assert "CONFIG" in str(raised.value)
+
+
+def test_which_silo_a_process_is_no_context_says(world, tmp_path):
+    """Flower keeps a run's context between messages, as whoever did the last one gave it back."""
+    federation = world.federation()
+    federation.run()
+    message = federation.grid.sent[0]
+    other = tmp_path / "evil"
+    other.mkdir()
+    own_kit.use(federation.kits / "silo-0")
+    answer = client_app(message, Context(1, 10, {"folder": str(other)}, RecordDict(), {"folder": str(other)}))
+    assert unpacked(answer.content).kind == "hello-reply"
+    assert not list(other.iterdir())
+    assert str(other) not in sys.path
+
+
+# A model whose weights are so large that its loss is no number on some samples, and is one on others
+
+
+def huge(server):
+    """An evaluation of a model whose outputs overflow on all samples, as a server would have it on chosen ones."""
+    return server.task(1, noise(3) * 1e30, trains=False)
+
+
+def test_where_no_scores_are_shared_a_loss_that_is_no_number_is_not_told(world):
+    server, said = Server(world.federation("fedavg", share_scores=False, places=7)), []
+    for task, enclosed in (server.task(1, noise(1), trains=False), huge(server)):
+        (server.kit() / "state/asked.json").unlink(missing_ok=True)
+        answer, _ = server.ask(task, enclosed)
+        said.append(answer.model_copy(update={"task": "0" * 64, "seconds": 0.0, "held": ()}))
+    assert said[0] == said[1]
+    assert (said[1].fault, said[1].scores) == ("", ())
+    harmless, found = map(json.loads, (server.kit() / "state/rounds.jsonl").read_text().splitlines())
+    assert harmless["diverged"] == []
+    assert "global on test" in found["diverged"]  # in the silo's own history
+
+
+def test_where_scores_are_shared_it_is_told(world):
+    server = Server(world.federation("fedavg", places=7))
+    assert "global model's loss on" in server.ask(*huge(server))[0].fault
+
+
+def test_an_evaluation_that_diverges_takes_no_uplink_away(world, monkeypatch):
+    """The same bytes as where it does not, also in the last round, after which a card is written."""
+    server = Server(world.federation("fedavg", run={"rounds": 1}, share_scores=False, places=7))
+    task, enclosed = server.task(1, noise(1))
+    _, expected = server.ask(task, enclosed)
+    for state in (server.kit() / "state/checkpoints", server.kit() / "state/models"):
+        shutil.rmtree(state)
+
+    def diverged(*_):
+        raise DivergedError("the model's loss on test is nan")
+
+    monkeypatch.setattr(ClientRuntime, "_measured", diverged)
+    monkeypatch.setattr(ClientRuntime, "metrics", diverged)
+    answer, uplink = server.ask(task, enclosed)
+    assert (answer.fault, uplink == expected, len(uplink) > 0) == ("", True, True)

@@ -1,0 +1,268 @@
+"""A silo's way out through a real proxy that asks for a password, and at a limited speed."""
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from federation_in_process import settings
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+from pomona_federation.agreement import Federation
+from pomona_federation.rehearsal.run import differences, local_federation
+from pomona_federation.silo.administration import preflight
+from pomona_federation.silo.connection.bandwidth import PIECE, Bandwidth
+from pomona_federation.silo.connection.http_client import Line, client
+from pomona_federation.silo.connection.standing import ask_standing
+from pomona_federation.silo.connection.watchdog import ask_health
+from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.settings import SiloFile, proxy_address
+from pomona_federation.supervision.processes import process_tree
+from proxies import PASSWORD, USER, Proxy
+from test_auth_proxy import SuperLink
+from test_client_certificates import kits, way  # noqa: F401 - a fixture
+
+
+@pytest.fixture(params=["squid", "tinyproxy"])
+def proxy(request):
+    """Begins a proxy that lets through to one port."""
+    made = []
+
+    def begin(allowed):
+        made.append(Proxy(request.param, allowed))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.remove()
+
+
+def test_a_silo_asks_through_a_proxy_with_a_password_and_hears_why_it_is_refused(kits, proxy):  # noqa: F811
+    """With mutual TLS on: the proxy passes the connection on and sees nothing of it."""
+    server, north = SuperLink(kits), kits / "north"
+    try:
+        direct = way(north)
+        through = proxy(direct.server.port)
+        out = replace(direct, proxy=through.url, login=(USER, PASSWORD))
+        assert out.port == through.port
+        assert ask_health(out).certificate_until == ask_health(direct).certificate_until
+        assert ask_standing(out, north / "keys" / "silo.key") == "member"
+        with pytest.raises(ProtocolError, match=r"407.*asks for a password: set proxy_user and proxy_password_file"):
+            ask_health(replace(out, login=None))
+        with pytest.raises(ProtocolError, match=rf"40[17].*does not take the password of {USER}; correct") as caught:
+            ask_health(replace(out, login=(USER, "another-secret")))
+        assert "another-secret" not in str(caught.value)
+        with pytest.raises(ProtocolError, match=r"refuses the way to 127\.0\.0\.1:9 \(403.*administrator"):
+            ask_health(replace(out, server=direct.server._replace(port=9)))
+        server.end()
+        with pytest.raises(ProtocolError, match=r"the proxy does not reach the server"):
+            ask_health(out)
+        through.stop()
+        with pytest.raises(ProtocolError, match=rf"does not answer through {through.url}"):
+            ask_health(out)
+    finally:
+        server.end()
+
+
+def test_a_server_behind_a_proxy_that_is_away_is_tried_again_and_a_refusal_is_not(kits, proxy):  # noqa: F811
+    """Flower tries again after what httpx calls an error of the connection, and gives up at a proxy's."""
+    direct = way(kits / "north")
+    through = proxy(direct.server.port)
+    out = replace(direct, proxy=through.url, login=(USER, PASSWORD))
+    with client(out) as line, pytest.raises(httpx.ConnectError, match="the proxy does not reach the server"):
+        line.get(out.url)
+    with client(replace(out, login=None)) as line, pytest.raises(httpx.ProxyError, match="the proxy refuses"):
+        line.get(out.url)
+
+
+def text_of(silo):
+    return f'name = "north"\n{silo}\n[data]\nname = "digits"\n'
+
+
+def test_the_password_comes_from_a_file_for_its_owner_alone(kits):  # noqa: F811
+    folder = kits / "north"
+    path = folder / "proxy.password"
+    asked = 'proxy = "http://proxy.example:3128"\nproxy_user = "me"\nproxy_password_file = "proxy.password"'
+    (folder / "silo.toml").write_text(text_of(asked))
+    silo, federation = SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml")
+    path.write_text("s3cret\n")
+    path.chmod(0o600)
+    out = WayOut.of(folder, silo, federation)
+    assert (out.login, out.port) == (("me", "s3cret"), 3128)
+    assert "s3cret" not in repr(out)
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match="open to others"):
+        WayOut.of(folder, silo, federation)
+    path.chmod(0o600)
+    for content in (b"", b"\n", b"a\nb\n", b"\xff", b"x" * 2000):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"write the proxy's password there"):
+            WayOut.of(folder, silo, federation)
+    path.unlink()
+    line = next(line for line in preflight.run(folder)[0] if line.check == "server")
+    assert line.result == "failed"
+    assert "proxy.password cannot be read" in line.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'proxy = "http://me:word@proxy:3128"',
+        'proxy = "ftp://proxy:3128"',
+        'proxy = "http://proxy:port"',
+        'proxy = "http://proxy:3128/path"',
+        'proxy = "http://proxy:3128"\nproxy_user = "me"',
+        'proxy = "http://proxy:3128"\nproxy_password_file = "f"',
+        'proxy_user = "me"\nproxy_password_file = "f"',
+        'proxy = "http://proxy:3128"\nproxy_user = "m:e"\nproxy_password_file = "f"',
+        "max_upload_mbit_s = 1.9",
+    ],
+)
+def test_settings_of_the_way_out_that_make_no_sense(tmp_path, text):
+    (tmp_path / "silo.toml").write_text(text_of(text))
+    with pytest.raises(ConfigError, match=r"proxy|max_upload_mbit_s"):
+        SiloFile.load(tmp_path / "silo.toml")
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [
+        ("http://p.example:3128", "p.example", 3128),
+        ("http://p/", "p", 80),
+        ("https://p", "p", 443),
+        ("http://[::1]:8080", "::1", 8080),
+        ("http://[::1]", "::1", 80),
+    ],
+)
+def test_a_proxys_address(url, host, port):
+    assert proxy_address(url) == (host, port)
+
+
+# Speed.
+
+
+class Clock:
+    """Time that passes only while somebody waits; ``held``: what nobody may wait with."""
+
+    def __init__(self):
+        self.now, self.waits = 0.0, []
+
+    def sleep(self, seconds):
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+def bandwidth(rate, clock):
+    made = Bandwidth(rate, lambda: clock.now, lambda seconds: (unlocked(made), clock.sleep(seconds)))
+    return made
+
+
+def unlocked(made):
+    assert not made._lock.locked()
+
+
+def test_bytes_take_their_time_and_stay_what_they_are():
+    clock = Clock()
+    limit = bandwidth(1000.0, clock)
+    data = bytes(range(256)) * 200
+    assert b"".join(limit.paced([data[:100], b"", data[100:]])) == data
+    assert clock.now == pytest.approx(len(data) / 1000)
+    assert max(clock.waits) == PIECE / 1000, "no piece is longer"
+
+
+def test_time_without_bytes_is_not_saved_up():
+    clock = Clock()
+    limit = bandwidth(1000.0, clock)
+    list(limit.paced([bytes(500)]))
+    clock.now += 100.0
+    began = clock.now
+    list(limit.paced([bytes(3000)]))
+    assert clock.now - began == pytest.approx(3.0)
+
+
+def test_callers_share_the_line_in_the_order_in_which_they_ask():
+    """On a clock that stands still: the second waits for the first one's bytes too."""
+    waits = []
+    limit = Bandwidth(100.0, lambda: 0.0, waits.append)
+    for size in (50, 200, 10):
+        limit.take(size)
+    assert waits == pytest.approx([0.5, 2.5, 2.6])
+
+
+def test_many_threads_take_as_long_as_their_bytes_together():
+    """Each thread's last wait ends when all that asked before has passed: the latest ends with the last byte."""
+    ends = []
+    limit = Bandwidth(1e6, lambda: 0.0, ends.append)
+    workers = [threading.Thread(target=lambda: list(limit.paced([bytes(10**5)]))) for _ in range(8)]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join()
+    assert max(ends) == pytest.approx(8 * 10**5 / 1e6)
+
+
+def test_a_client_sends_and_takes_no_faster_than_it_may():
+    up, down = Clock(), Clock()
+    heard = []
+
+    class Server(httpx.BaseTransport):
+        def handle_request(self, request):
+            heard.append(b"".join(request.stream))
+            return httpx.Response(200, stream=httpx.ByteStream(bytes(70_000)))
+
+    line = Line(Server(), bandwidth(2000.0, up), bandwidth(7000.0, down))
+    with httpx.Client(transport=line) as one:
+        assert one.post("http://a", content=bytes(30_000)).content == bytes(70_000)
+        assert heard == [bytes(30_000)]
+    assert (up.now, down.now) == (pytest.approx(15.0), pytest.approx(10.0))
+    with httpx.Client(transport=Line(Server(), None, None)) as one:
+        assert one.post("http://a", content=bytes(30_000)).content == bytes(70_000)
+    assert (up.now, down.now) == (pytest.approx(15.0), pytest.approx(10.0))
+
+
+def test_megabits_are_a_million_bits():
+    assert Bandwidth.of(8.0).rate == 1e6
+    assert Bandwidth.of(None) is None
+
+
+# The whole, with real processes.
+
+
+@pytest.mark.slow
+def test_a_federation_through_a_proxy_whose_password_is_in_no_environment(tmp_path, proxy):
+    """Two silos behind a proxy that dies in the middle and comes back, the third with a limit of speed."""
+    config = settings(method={"name": "apple", "budget": 1}, rounds=3)
+    options = {"deadline": 240.0, "wait": 240.0, "patience": 200.0, "quorum": 3, "mutual_tls": True}
+    with local_federation(Scenario.prepare(config), tmp_path / "local", **options) as local:
+        federation = Federation.read(local.server / "federation.toml")
+        through = proxy(int(federation.server.rpartition(":")[2]))
+        for name in local.names[:2]:
+            folder = local.silo(name)
+            (folder / "proxy.password").touch(0o600)
+            (folder / "proxy.password").write_text(PASSWORD + "\n")
+            lines = f'proxy = "{through.url}"\nproxy_user = "{USER}"\nproxy_password_file = "proxy.password"\n'
+            (folder / "silo.toml").write_text(lines + (folder / "silo.toml").read_text())
+        last = local.silo(local.names[2]) / "silo.toml"
+        last.write_text("max_upload_mbit_s = 5.0\nmax_download_mbit_s = 5.0\n" + last.read_text())
+        for who in ("server", *local.names):
+            local.start(who)
+        local.wait(lambda status: status.round >= 1)
+        through.stop()
+        through.start()
+        seen = 0
+        for process, command in process_tree(os.getpid()).items():
+            assert PASSWORD not in command
+            assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes(), command
+            seen += "pomona_federation.silo.processes.supernode" in command
+        assert seen == 3
+        status = local.wait(lambda status: status.state in {"finished", "failed"}, 600)
+        assert (status.state, status.round) == ("finished", 3)
+    for path in (tmp_path / "local").rglob("*"):
+        if path.is_file() and path.name != "proxy.password":
+            assert PASSWORD.encode() not in path.read_bytes(), path
+    simulation = simulate(local.simulation, tmp_path / "simulation")
+    assert set(differences(local, simulation).values()) == {0.0}

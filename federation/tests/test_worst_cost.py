@@ -1,0 +1,165 @@
+"""What a study costs at worst: said before it begins, infinite where something is not covered, and never passed."""
+
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from pomona.core.errors import BudgetError, ConfigError, PrivacyError
+from pomona.methods.base import Gradients
+from pomona.privacy.releases import RELEASES, Release
+from pomona_federation.silo.administration import preflight
+from pomona_federation.silo.data.silo_scenario import worst_cost
+from pomona_federation.silo.privacy.lost_rounds import Restored, lost
+from pomona_federation.silo.privacy.privacy_budget import PrivacyBudget
+from pomona_federation.silo.studies.silo_in_study import Silo
+from representatives import representatives
+from test_hostile_server import ROUNDS, Server, edited, noise, spent
+from test_in_process import PRIVATE
+from test_preflight import command
+
+NOISY = {**PRIVATE, "seed": None}
+PURPOSES = ("training", "stage", "finetuning")
+EXACT = {"training-loss", "output-criterion", "shared-samples"}
+
+
+@pytest.fixture(autouse=True)
+def _accountant():
+    pytest.importorskip("opacus")
+
+
+def private(world, method="fedavg", **privacy):
+    return world.federation(method, run={"rounds": ROUNDS, "privacy": {**NOISY, **privacy}}, places=7)
+
+
+def kit(federation):
+    return federation.kits / "silo-1"
+
+
+# What is not covered
+
+
+def test_a_seed_that_others_know_is_refused_but_in_a_test(world):
+    with pytest.raises(ConfigError, match=r"run\.privacy\.seed"):
+        private(world, seed=7)
+
+
+def test_where_a_test_has_a_seed_there_is_no_bound(world):
+    federation = world.federation("fedavg", run={"privacy": PRIVATE}, insecure=True)
+    assert worst_cost(Silo(kit(federation)).own).epsilon == inf
+    assert max(Silo(kit(federation)).own.epsilons()) < 1000  # what the accountant says of the noise alone
+    edited(kit(federation) / "silo.toml", accept_epsilon=1e6)
+    with pytest.raises(
+        PrivacyError, match=r"would cost privacy without bound, .*accept_epsilon in silo\.toml is 1e\+06"
+    ):
+        Silo(kit(federation)).require_affordable("")
+    lines, _, _ = preflight.run(kit(federation))
+    [said] = [line for line in lines if line.check == "data"]
+    assert (said.code, "would cost privacy without bound" in said.text) == (9, True)
+
+
+def test_what_leaves_of_training_records_without_noise_has_no_bound(world):
+    """Losses, gradients and samples as they are, by name; all else is of other records, or was settled before."""
+    own = Silo(kit(private(world))).own
+    assert own.config.privacy
+
+    def cost(*acknowledge):
+        privacy = own.config.privacy.model_copy(update={"acknowledge": acknowledge})
+        return worst_cost(replace(own, config=own.config.model_copy(update={"privacy": privacy}))).epsilon
+
+    assert {name for name in RELEASES if cost("metrics", name) == inf} == EXACT
+    assert Release("gossip", "of a method that says no more of it").exact
+
+
+def test_a_silo_with_a_limit_takes_no_part_where_losses_leave_without_noise(world):
+    silo = kit(private(world, acknowledge=[*NOISY["acknowledge"], "training-loss"]))
+    Silo(silo).require_affordable("")
+    for limit in ("accept_epsilon", "accept_epsilon_total"):
+        before = (silo / "silo.toml").read_text()
+        edited(silo / "silo.toml", **{limit: 1e6})
+        with pytest.raises(PrivacyError, match=f"without bound.*{limit}"):
+            Silo(silo).require_affordable("")
+        (silo / "silo.toml").write_text(before)
+
+
+def test_a_check_says_in_words_what_the_study_has_acknowledged(world, capsys):
+    federation = private(world, acknowledge=[*NOISY["acknowledge"], "training-loss"])
+    command("silo", "check", "--folder", kit(federation))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "past the noise" in said
+    assert RELEASES["metrics"].what in said
+    assert f"training-loss: {RELEASES['training-loss'].what}, so that epsilon has no bound" in said
+    assert "privacy loss epsilon without bound" in said
+
+
+# What a server can make a study cost
+
+
+@pytest.mark.parametrize(
+    "method", representatives([{"name": "fedala", "stage_epochs": 3}, "fedavg-ft", "fedavg"], ["fedavg-ft"])
+)
+def test_no_server_gets_more_than_a_study_was_said_to_cost(method, world):
+    """Each round begins at the same state, is evaluated with its training, and once more with another model."""
+    server = Server(private(world, method))
+    worst = worst_cost(Silo(server.kit()).own).epsilon
+    answered = 0
+    for number in range(1, ROUNDS + 2):
+        for trains in (True, False) if number <= ROUNDS else (False,):
+            task = server.task(number, noise(2 * number + trains), trains=trains, settled=0)
+            with suppress(BudgetError):
+                server.ask(*task)
+                answered += 1
+    assert PrivacyBudget(server.kit()).runs(server.agreement) == {server.run: worst}
+    assert (answered < 2 * ROUNDS + 1) == (method != "fedavg")  # which takes no gradients but those of its rounds
+    assert 0.5 * worst < spent(server.kit()) <= worst * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "accountant"),
+    [
+        pytest.param({"name": "fedala", "stage_epochs": 3}, "rdp", id="fedala", marks=pytest.mark.slow),
+        pytest.param("fedavg-ft", "prv", id="fedavg-ft", marks=pytest.mark.slow),
+        pytest.param("apfl", "rdp", id="apfl"),
+    ],
+)
+def test_an_honest_run_fits_into_what_it_was_said_to_cost(method, accountant, world):
+    federation = private(world, method, accountant=accountant)
+    worst = {name: worst_cost(Silo(federation.kits / name).own).epsilon for name in federation.names}
+    federation.run()
+    for name in federation.names:
+        assert len((federation.kits / name / "state/rounds.jsonl").read_text().splitlines()) >= ROUNDS
+        assert 0 < spent(federation.kits / name) <= worst[name] * (1 + 1e-9) + (0.03 if accountant == "prv" else 0)
+
+
+def test_a_run_that_is_begun_anew_fits_into_both_reservations(world):
+    """It draws the batches of the first again, which costs more than two runs that know nothing of each other."""
+    server = Server(private(world))
+    for run in ("ab", "ef"):
+        server.run = run
+        (server.kit() / "state/agreement.json").unlink(missing_ok=True)
+        for number in range(1, ROUNDS + 1):
+            server.ask(*server.task(number, noise(number + 100 * (run == "ef"))))
+    reserved = PrivacyBudget(server.kit()).runs(server.agreement)
+    assert list(reserved) == ["ab", "ef"]
+    assert reserved["ab"] <= reserved["ef"]
+    assert reserved["ab"] < spent(server.kit()) <= sum(reserved.values()) * (1 + 1e-9)
+
+
+def test_what_a_backup_does_not_know_is_all_that_a_server_can_have_asked():
+    """Of rounds 3 and 4 and the closing visit: a beginning in each round, evaluations with training and without."""
+    asked = (
+        Gradients(),
+        Gradients(per_batch=3, purpose="stage", epochs=1, once=True),
+        Gradients(purpose="finetuning", epochs=1, evaluates=True),
+    )
+    n, size, epochs, rounds = 40, 10, 2, 4
+    made = list(lost(Restored(token="ab", after=2), 1.0, asked, n, size, epochs, rounds))
+    steps = n // size
+    count = {(r, p): sum(e.draw.round == r and e.draw.purpose == p for e in made) for r in (3, 4, 5) for p in PURPOSES}
+    for number in (3, 4):
+        assert count[number, "training"] == epochs * steps
+        assert count[number, "stage"] == 3 * steps
+        assert count[number, "finetuning"] == 2 * steps
+    assert [count[5, p] for p in PURPOSES] == [0, 0, steps]
+    assert len({e.release for e in made}) == len(made) == sum(count.values())

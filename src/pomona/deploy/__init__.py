@@ -1,4 +1,0 @@
-"""Federations between organisations, on Flower: what is agreed, kits for silos and server, and what runs in them.
-
-Flower itself (extra ``flower``) is imported only by what talks to it, and there as late as possible.
-"""
