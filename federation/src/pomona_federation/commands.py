@@ -86,5 +86,5 @@ def _of_kits(side: App, name: str) -> None:
     side.command(f"{CLI}.uninstall:{name}", name="uninstall", help="Show what lies in the kit, and end it.")
     side.command(f"{CLI}.backup:{name}", name="backup", help="Write the kit's backup to a file.")
     side.command(f"{CLI}.backup:restore_{name}", name="restore", help="Make a kit of its backup.")
-    side.command(f"{CLI}.audit:{name}", name="audit", help="Show the audit log, verify it, or send it to syslog.")
+    side.command(f"{CLI}.audit:{name}", name="audit", help="Show the audit log, or verify it.")
     side.command(f"{CLI}.monitoring:{name}", name="metrics", help="Serve metrics for Prometheus on loopback.")
