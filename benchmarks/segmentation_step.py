@@ -32,7 +32,7 @@ from pomona.metrics.overlap import dice
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
 from pomona.tasks.segmentation import counts
-from pomona.testing.small_federations import discs
+from pomona.testing.task_checks import discs
 from rounds import scenario_of
 from timing import Table, Work, chosen, measured, publish
 

@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from pomona.testing.small_federations import discs
+from pomona.testing.task_checks import discs
 
 
 def archive(path, **kind):

@@ -15,7 +15,7 @@ import uvicorn
 
 from pomona_federation import flower_internals
 from pomona_federation.monitoring.loopback import listening
-from pomona_federation.silo.processes.runtime_gate import OwnAccount
+from pomona_federation.silo.processes.supernode import OwnAccount
 
 OTHER = 23456
 BODY = 8 * 2**20

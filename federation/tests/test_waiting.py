@@ -14,13 +14,12 @@ from pomona.storage.run_status import Status, write_status
 from pomona_federation import status, versions
 from pomona_federation.messages.message_bodies import Decision
 from pomona_federation.messages.message_pieces import unpacked
-from pomona_federation.server.rounds import message_exchange, waiting_file
+from pomona_federation.server.rounds import message_exchange
 from pomona_federation.server.rounds.flower_transport import FlowerTransport
 from pomona_federation.server.rounds.gathering import gather_silos
 from pomona_federation.server.rounds.handshake import TIMEOUT, Handshake
-from pomona_federation.server.rounds.message_exchange import standing
+from pomona_federation.server.rounds.message_exchange import WaitingFile, standing
 from pomona_federation.server.rounds.outgoing_task import OutgoingTask
-from pomona_federation.server.rounds.waiting_file import WaitingFile
 from pomona_federation.server.studies.consents import Consents
 from pomona_federation.supervision.status_files import NAMED, WAITING, WaitingStatus, read_status_file
 
@@ -74,8 +73,7 @@ class Nodes(Handshake):
 def gathering(tmp_path, monkeypatch):
     """A clock, the members, the nodes, and the transport between them."""
     clock, members = Clock(), Members(tmp_path, "north", "south")
-    for module in (message_exchange, waiting_file):
-        monkeypatch.setattr(module, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(message_exchange, "monotonic", lambda: clock.now)
     bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
     federation = SimpleNamespace(wait=600.0, quorum=2)
     transport = FlowerTransport(federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, None)
@@ -209,7 +207,7 @@ def test_a_line_names_some_silos_and_counts_the_others():
 
 
 def test_a_full_disk_does_not_end_the_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(waiting_file, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(message_exchange, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
     file = WaitingFile(tmp_path)
     file.begin("round 1", 1)
     file.tell([], {"north": "has not answered yet"})

@@ -15,8 +15,7 @@ from pomona.simulation import simulate
 from pomona_federation.agreement import Federation
 from pomona_federation.rehearsal.run import differences, local_federation
 from pomona_federation.silo.administration import preflight
-from pomona_federation.silo.connection.bandwidth import PIECE, Bandwidth
-from pomona_federation.silo.connection.http_client import Line, client
+from pomona_federation.silo.connection.http_client import PIECE, Bandwidth, Line, client
 from pomona_federation.silo.connection.standing import ask_standing
 from pomona_federation.silo.connection.watchdog import ask_health
 from pomona_federation.silo.connection.way_out import WayOut

@@ -48,8 +48,7 @@ from pomona.partition.rotation import apply_turns
 from pomona.privacy.epsilon_projection import projected_epsilon
 from pomona.scenario_checks import require_patches, require_private, require_samples
 from pomona.tasks import Task, task_of
-from pomona.tasks.constant_baseline import constants
-from pomona.tasks.criterion import criterion, require_per_sample
+from pomona.tasks.criterion import constants, criterion, require_per_sample
 from pomona.tasks.default_metric import Choice, choose
 from pomona.tasks.scores import compute
 

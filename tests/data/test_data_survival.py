@@ -6,7 +6,7 @@ import pytest
 from pomona import Config
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import DataSettings, read
-from pomona.data.survival_times import edges
+from pomona.data.targets import edges
 from pomona.scenario import Scenario
 
 HEADER = "age,days,died\n"

@@ -14,7 +14,7 @@ from pomona.core.errors import WorkerError
 from pomona.core.rng import stream
 from pomona.experiments import process_pool
 from pomona.experiments.process_pool import ProcessPool, WorkerProcess
-from pomona.experiments.signals import postponed
+from pomona.experiments.runner import postponed
 
 
 def test_a_signal_is_heeded_where_it_is_asked_for_and_nowhere_else():

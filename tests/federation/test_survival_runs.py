@@ -14,13 +14,13 @@ from pomona.personal.export import Raw, export
 from pomona.record.reading import load
 from pomona.scenario import Scenario
 from pomona.tasks.survival import curves
-from pomona.testing import small_federations
-from pomona.testing.small_federations import patients
+from pomona.testing import task_checks
+from pomona.testing.task_checks import patients
 
 
 def config(**keys):
     data = {
-        "name": f"{small_federations.__name__}:patients",
+        "name": f"{task_checks.__name__}:patients",
         "targets": "survival",
         "intervals": 6,
         **keys.pop("data", {}),
@@ -130,7 +130,7 @@ def test_the_report_draws_survival_by_risk(run):
     from pomona.results.figures.kaplan_meier import risk_groups, survival
     from pomona.results.figures.style import drawing
     from pomona.results.run_numbers import runs
-    from pomona.results.tables.survival import survival_table
+    from pomona.results.tables.by_task import survival_table
 
     prepared = runs([load(run[0])])
     groups = risk_groups(prepared[0])
@@ -154,7 +154,7 @@ def test_the_report_draws_survival_by_risk(run):
 def test_runs_of_classes_have_no_such_figure():
     from pomona.results.figures.kaplan_meier import survival
     from pomona.results.run_numbers import runs
-    from pomona.results.tables.survival import survival_table
+    from pomona.results.tables.by_task import survival_table
 
     other = runs([pomona.run(Config(clients=2, rounds=1, lr=0.1, workers=1, model="logistic"))])
     assert survival(other) is None

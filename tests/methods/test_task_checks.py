@@ -10,8 +10,7 @@ import torch
 from pomona.methods import base
 from pomona.methods.fedavg import FedAvg
 from pomona.testing.round_checks import adamw_trains_rows_as_alone_and_otherwise_than_sgd
-from pomona.testing.small_federations import PARTLY_FROZEN
-from pomona.testing.task_checks import a_run_trains_with_adamw_or_refuses_it, trains
+from pomona.testing.task_checks import PARTLY_FROZEN, a_run_trains_with_adamw_or_refuses_it, trains
 
 
 class Wrong(base.MethodSettings):

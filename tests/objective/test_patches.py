@@ -9,8 +9,8 @@ from torch.testing import assert_close
 from masks import archive, settings
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
+from pomona.objective.device_dataset import window
 from pomona.objective.local_training import LocalTraining
-from pomona.objective.patches import window
 from pomona.objective.private_gradients import PrivateObjective
 from pomona.objective.row_gradients import LoopObjective
 from pomona.objective.stacked_gradients import StackedObjective

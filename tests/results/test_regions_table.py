@@ -7,7 +7,7 @@ from masks import archive, settings
 from pomona.config import resolve
 from pomona.metrics import surfaces
 from pomona.results.run_numbers import runs
-from pomona.results.tables.regions import regions
+from pomona.results.tables.by_task import regions
 from pomona.results.web.report_page import page
 from pomona.simulation import run
 

@@ -7,9 +7,9 @@ from report_results import guarded, result
 
 from pomona.metrics.classification import wilson
 from pomona.results.run_numbers import runs
+from pomona.results.tables.by_task import labels
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
-from pomona.results.tables.per_label import labels
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.web.report_page import page as report
 

@@ -11,7 +11,7 @@ from pomona.data import csv_table, image_arrays, targets
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.settings import ClientFiles, DataSettings, Normalisation
-from pomona.data.survival_times import timed
+from pomona.data.targets import timed
 from pomona.data.validation import checked, finite
 
 __all__ = ["DATASETS", "ClientFiles", "DataSettings", "Dataset", "Listing", "Owners", "checked", "describe", "read"]

@@ -1,9 +1,13 @@
 """Run a bench: ask an executor for every cell that has no result, search first, and write the table."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import signal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import Any
 
 from pomona.core.errors import ConfigError, LockedError, WorkerError
@@ -11,7 +15,6 @@ from pomona.experiments.bench_results import Bench, collect, save
 from pomona.experiments.grid import Cell, Group, plan
 from pomona.experiments.job import Failure, JobState, forget, look, put_on_file, tidy, work
 from pomona.experiments.process_pool import ProcessPool
-from pomona.experiments.signals import postponed
 from pomona.experiments.suite import Size, Suite, read_suite
 from pomona.storage.atomic_io import own, probe, writing
 from pomona.storage.lock import locked
@@ -20,6 +23,47 @@ Verdicts = Mapping[Path, JobState]
 Watch = Callable[[Sequence[Group], Verdicts], None]
 LOOK = 0.5  # seconds between looks at what people see, and at whether they want an end
 LIVES = 2  # how often a cell may lose its process before it counts as failed
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def postponed() -> Iterator[Callable[[], None]]:
+    """Postpone both signals to the calls of the function that this gives, and to the end of the block.
+
+    The signals' own handlers are run then, so that what they raise is raised there. Outside the main thread, where
+    Python runs no handlers, nothing changes.
+    """
+    came: list[int] = []
+
+    def heed() -> None:
+        """Run the handler of the first signal that came, if one did."""
+        if came:
+            number = came[0]
+            came.clear()
+            handler = before[signal.Signals(number)]
+            if callable(handler):
+                handler(number, None)
+
+    if current_thread() is not main_thread():
+        yield lambda: None
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    # SIG_IGN and SIG_DFL need no postponing: the first does nothing, the second ends the process at once.
+    before: dict[signal.Signals, Any] = {s: signal.getsignal(s) for s in SIGNALS}
+    mine = [s for s in SIGNALS if callable(before[s]) and before[s] not in (signal.SIG_IGN, signal.SIG_DFL)]
+    for s in mine:
+        signal.signal(s, note)
+    try:
+        yield heed
+    finally:
+        for s in mine:
+            signal.signal(s, before[s])
+    heed()
 
 
 def run(

@@ -15,11 +15,10 @@ from pomona.federation.admission import Admission, Expected, History, admit
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.callbacks import Callback
 from pomona.federation.checkpointing import Checkpointing
-from pomona.federation.evaluation import Scoreboard
+from pomona.federation.evaluation import Scoreboard, ValidationCurve
 from pomona.federation.exchange import Arrival, ClientRequest, stack
 from pomona.federation.schedule import round_of
 from pomona.federation.transport import Transport
-from pomona.federation.validation_curve import ValidationCurve
 from pomona.methods.base import Downlink, Initial, Server
 from pomona.metrics.best_round import reason
 from pomona.metrics.metric import ACCURACY, Metric

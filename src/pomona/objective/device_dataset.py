@@ -14,10 +14,23 @@ from pomona.data.dataset import Dataset
 from pomona.models.settings import PatchSettings
 from pomona.objective.augmentation import augmented
 from pomona.objective.class_weights import masses
-from pomona.objective.patches import cut, window
 from pomona.objective.training_view import View
 from pomona.partition.partition import Partition
 from pomona.tasks import Task, task_of
+
+Window = tuple[slice, ...]  # one slice an axis
+
+
+def window(sides: Sequence[int], size: Sequence[int], draw: np.random.Generator | None) -> Window:
+    """Where a patch of this size lies in an image: uniform over all places within it, or without a draw its middle."""
+    rooms = [side - own for side, own in zip(sides, size, strict=True)]
+    starts = [int(draw.integers(room + 1)) if draw else room // 2 for room in rooms]
+    return tuple(slice(start, start + own) for start, own in zip(starts, size, strict=True))
+
+
+def cut(t: Tensor, index: Tensor, windows: Sequence[Window]) -> Tensor:
+    """Of rows ``index`` (b,) of t (N, *sides, ...) a patch each: (b, *size, ...)."""
+    return torch.stack([t[(row, *own)] for row, own in zip(index.tolist(), windows, strict=True)])
 
 
 def as_learned(y: Tensor) -> Tensor:

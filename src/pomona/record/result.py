@@ -1,6 +1,7 @@
-"""A run as it is read back: its settings, rounds, evaluations, predictions and models."""
+"""A run as it is read back: settings, rounds, evaluations, predictions, and models when they are asked for."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from pomona.core.bounds import plain
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric, is_own, metric_named
 from pomona.record import notebook
-from pomona.record.model_folder import ModelFolder
 from pomona.record.predictions import Answers, Kept
 from pomona.record.presentation import Presentation
 from pomona.record.rows import Evaluation, RoundRow
@@ -20,6 +20,38 @@ from pomona.record.views import client_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NAME = re.compile(r"client-(\d{2,4})\.safetensors")
+
+
+class ModelFolder(Mapping[int, Mapping[str, "Tensor"]]):
+    """By client: the tensors by name, on the CPU, of the model that it is judged by. Empty before a run has ended.
+
+    Reading a client's raises StorageError if its file is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def _paths(self) -> dict[int, Path]:
+        found = sorted(self._folder.glob("client-*.safetensors"))
+        return {int(name[1]): path for path in found if (name := NAME.fullmatch(path.name))}
+
+    def __getitem__(self, client: int) -> Mapping[str, "Tensor"]:
+        from pomona.record.model_file import tensors  # late: it brings PyTorch along
+
+        return tensors(self._paths[client])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
 @dataclass(frozen=True, repr=False)

@@ -26,12 +26,10 @@ from pomona.results.run_numbers import Run, baseline, comparable, contender, rec
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.seeds import over_seeds
 from pomona.results.summary_table import distinct, table
+from pomona.results.tables.by_task import labels, regions, survival_table
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
-from pomona.results.tables.per_label import labels
-from pomona.results.tables.regions import regions
 from pomona.results.tables.subgroups import subgroups
-from pomona.results.tables.survival import survival_table
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions

@@ -4,17 +4,62 @@ Nothing is taken from the environment. Answers are read as plain bytes, and coun
 a few kB in two layers of gzip are gigabytes.
 """
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
 
 import httpx
 
 from pomona_federation.pki.client_context import client_context
-from pomona_federation.silo.connection.bandwidth import Bandwidth
 from pomona_federation.silo.connection.way_out import WayOut
 
 REFUSES = "the proxy refuses"  # begins the text of a proxy's refusal; Flower's log has it, too
 AWAY = "5"  # begins a proxy's answer where it is the server that cannot be reached
 LONGEST = 32 * 2**20  # bytes of an answer: Flower's app has 10 MB at most, and a piece of a message 5 MiB
+
+
+PIECE = 2**14  # bytes that pass at once: small, so that a sign of life comes through between the pieces of a model
+MBIT = 1e6 / 8  # bytes
+
+
+@dataclass
+class Bandwidth:
+    """Bytes that may pass, in the order in which they ask.
+
+    Each caller takes the next free span of time under a lock, and waits for its end without it.
+
+    Args:
+        rate: bytes a second.
+        clock, sleep: of the machine; seconds.
+    """
+
+    rate: float
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _free: float = float("-inf")  # when all that was let through has passed
+    _lock: Lock = field(default_factory=Lock)
+
+    @classmethod
+    def of(cls, mbit: float | None) -> "Bandwidth | None":
+        """So many megabits a second; None for no limit."""
+        return None if mbit is None else cls(mbit * MBIT)
+
+    def take(self, size: int) -> None:
+        """Wait until ``size`` more bytes have passed."""
+        with self._lock:
+            now = self.clock()
+            self._free = max(self._free, now) + size / self.rate
+            seconds = self._free - now
+        self.sleep(seconds)
+
+    def paced(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """The same bytes in pieces, each after its time."""
+        for chunk in chunks:
+            for begin in range(0, len(chunk), PIECE):
+                piece = chunk[begin : begin + PIECE]
+                self.take(len(piece))
+                yield piece
 
 
 class AnswerRefused(httpx.RequestError):

@@ -23,9 +23,10 @@ from pomona_federation.silo.connection.way_out import WayOut
 from pomona_federation.silo.processes import fork_executor
 from pomona_federation.silo.processes.pinned_app import REFUSAL, require_hash, require_pinned
 from pomona_federation.silo.processes.resident import Resident
-from pomona_federation.silo.processes.runtime_gate import OwnAccount
 from pomona_federation.silo.processes.runtime_secret import secret_file
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.supervision.asgi import Application, Receive, Scope, Send
+from pomona_federation.supervision.connection_owner import ours
 from pomona_federation.supervision.processes import QUIET, die_with_parent
 
 HOST = "127.0.0.1"
@@ -34,6 +35,27 @@ HELD = 0.25  # seconds that a request for messages takes at least where the gate
 INVALID, CRASHED = 7, 8  # Flower's codes: the app is not accepted; its process has ended without an answer
 CHECK = 50  # looks after which the message's task is looked at
 LOOK = 0.02  # seconds between looks, in this process's memory, for the answer of the message that is being done
+
+
+REFUSED = b"this port serves its own account alone\n"
+
+
+@dataclass(frozen=True)
+class OwnAccount:
+    """ASGI middleware; ``app`` is Flower's."""
+
+    app: Application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 403 and read nothing of it."""
+        if scope["type"] == "lifespan" or ours(scope.get("client"), scope.get("server")):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.body", "body": REFUSED})
 
 
 def command(folder: Path, silo: SiloFile, federation: Federation, app: str) -> list[str]:

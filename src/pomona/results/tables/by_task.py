@@ -1,0 +1,163 @@
+"""Tables that one task alone has: masks, times to an event, several labels a sample."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pomona.core.errors import with_extra
+from pomona.core.table import NOTHING, Table
+from pomona.metrics.metric import METRICS
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.metrics.survival import FIGURES
+from pomona.results.run_numbers import Run, leader, records
+from pomona.results.tables.outcomes import MOST_ROWS, with_interval
+from pomona.results.wording import capital
+from pomona.tasks import TASKS
+from pomona.tasks.scores import compute
+
+PIXELS = (
+    "Distances are in pixels, over the test images that both have and claim the class; a surface counts as found "
+    "within one pixel."
+)
+NO_DISTANCES = f"Distances between surfaces need MONAI: {with_extra('monai')}, and run again."
+
+
+OF_LABELS = ("auroc", "auprc", "balanced_accuracy")
+
+
+def survival_table(runs: list[Run]) -> list[Table]:
+    """The figures of the leading run's clients, with the worst of each figure in a line of its own; none of others."""
+    run = leader([run for run in runs if run.result.about.get("targets") == "survival" and records(run)])
+    if run is None:
+        return []
+    found = records(run)
+    worst = [METRICS[name].worst(record.get(name) for record in found) for name in FIGURES]
+    return [
+        Table(
+            "survival-by-client",
+            "Survival by client",
+            [
+                f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. Both C-indices and "
+                "the AUROC are 0.5 for guessing, and 1 at best; the integrated Brier score is 0 at best, and 0.25 for "
+                "always saying one half. Inverse probabilities of censoring are of the client's own test samples.",
+            ],
+            ["Client", "Test samples", "Events", *(capital(METRICS[name].heading) for name in FIGURES)],
+            [
+                *(
+                    [
+                        run.client(int(record["client"])),
+                        f"{record['samples']:,}",
+                        f"{record.get('events', 0):,}",
+                        *(_cell(record, name) for name in FIGURES),
+                    ]
+                    for record in found
+                ),
+                ["worst client", "", "", *(METRICS[name].number(v) for name, v in zip(FIGURES, worst, strict=True))],
+            ],
+            range(1),
+        )
+    ]
+
+
+def _cell(record: dict[str, Any], name: str) -> str:
+    value, bounds = record.get(name), (record.get("intervals") or {}).get(name)
+    if value is None:
+        return NOTHING
+    shown = METRICS[name].number(value)
+    return f"{shown} ({bounds[0]:.3f} to {bounds[1]:.3f})" if bounds and None not in bounds else shown
+
+
+def labels(runs: list[Run]) -> Table:
+    """Of a task with several labels a sample: how well each label is told apart, over the clients that have both."""
+    several = len(runs) > 1
+    return Table(
+        "label-by-label",
+        "Label by label",
+        [
+            "Each label by itself, with the headline models on the clients' own test samples: the mean over the "
+            "clients that have test samples with and without it.",
+        ],
+        [
+            "Label",
+            *(["Run"] if several else []),
+            "Cases",
+            "Test samples",
+            "Clients",
+            *(capital(METRICS[name].heading) for name in OF_LABELS),
+        ],
+        [
+            [name, *([run.label] if several else []), f"{ones:,}", f"{n:,}", str(clients), *figures]
+            for run in runs
+            if run.result.about.get("targets") == "multilabel"
+            for name, ones, n, clients, figures in _labels(run)
+        ],
+        range(1 + several),
+    )
+
+
+def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
+    """(name, test samples with it, test samples, clients that define it, figures) of each label."""
+    everyone = range(len(run.result.about.get("clients") or ()))
+    answers = [known for client in everyone if (known := run.result.predictions(client))]
+    if not answers:
+        return
+    count = answers[0][1].shape[1]
+    given = [str(name) for name in run.result.about.get("labels") or ()]
+    for k, name in enumerate(given if len(given) == count else [f"label {k}" for k in range(count)]):
+        cuts = [(outputs[:, [k]], truth[:, [k]]) for outputs, truth in answers]
+        figures = {metric: [compute(metric, *cut, TASKS["multilabel"]) for cut in cuts] for metric in OF_LABELS}
+        ones = sum(int((truth > 0.5).sum()) for _, truth in cuts)
+        defined = sum(value is not None for value in figures[OF_LABELS[0]])
+        texts = [METRICS[metric].number(mean_of_known(values)) for metric, values in figures.items()]
+        yield name, ones, sum(len(truth) for _, truth in cuts), defined, texts
+
+
+def regions(runs: list[Run]) -> Table:
+    """Figures of each client and class but the background, of the leading run with masks; no rows without one."""
+    run = leader([run for run in runs if run.result.about.get("targets") == "segmentation"])
+    found = list(_rows(run)) if run else []
+    measured = any("hd95" in figures for _, _, _, figures in found)
+    of = f"{run.label}, {run.model}: each client's own test images, with 95 % intervals." if run else ""
+    left_out = "A class that an image neither has nor is given is left out of that image's means."
+    return Table(
+        "regions",
+        "Class by class",
+        [of, left_out, PIXELS if measured else NO_DISTANCES],
+        [
+            "Client",
+            "Class",
+            "Test images with it",
+            METRICS["dice"].heading,
+            METRICS["iou"].heading,
+            *(["95 % Hausdorff distance", "Surface Dice"] if measured else []),
+        ],
+        [
+            [
+                client,
+                name,
+                f"{figures['seen'][k]:,}",
+                with_interval(figures["dice"][k], figures["dice_interval"][k]),
+                with_interval(figures["iou"][k], None),
+                *((_number(figures, key, k, digits) for key, digits in DISTANCES.items()) if measured else ()),
+            ]
+            for client, name, k, figures in found[:MOST_ROWS]
+        ],
+        range(2),
+    )
+
+
+DISTANCES = {"hd95": 1, "surface_dice": 3}
+
+
+def _rows(run: Run) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
+    """(client, class, its number, the client's figures) of the headline model."""
+    names = [str(name) for name in run.result.about.get("classes") or ()]
+    for record in records(run):
+        figures = record.get("regions") or {}
+        for k in range(1, len(figures.get("dice") or ())):
+            name = names[k] if k < len(names) else f"class {k}"
+            yield run.client(int(record["client"])), name, k, figures
+
+
+def _number(figures: dict[str, Any], key: str, k: int, digits: int) -> str:
+    values = figures.get(key) or ()
+    return NOTHING if k >= len(values) or values[k] is None else f"{values[k]:.{digits}f}"
