@@ -10,13 +10,13 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from pomona.core.errors import ConfigError, DataError, DivergedError, ProtocolError, StorageError
+from pomona.federation.client_runtime import ClientRuntime
+from pomona.storage.atomic_io import publish
 from pomona_federation import audit, json_store
 from pomona_federation.flower_apps import client_app
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.silo import own_kit
 from pomona_federation.silo.privacy.outgoing_filter import scrubbed
-from pomona.federation.client_runtime import ClientRuntime
-from pomona.storage.atomic_io import publish
 from test_hostile_server import Server, noise
 
 SECRET = "Weber"

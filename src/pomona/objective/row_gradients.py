@@ -21,7 +21,7 @@ from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.estimated_statistics import Estimates
 from pomona.objective.mixture import Mixture
-from pomona.objective.native_layers import NativeMixtures
+from pomona.objective.native_mixtures import NativeMixtures
 from pomona.objective.native_step import NativeStep, Prepared, prepared
 from pomona.objective.pull import Pull
 from pomona.objective.sequential_backward import Chain

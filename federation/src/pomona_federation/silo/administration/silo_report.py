@@ -12,13 +12,6 @@ from pomona.core.errors import DataError, StorageError
 from pomona.core.registry import importable
 from pomona.core.settings import Settings
 from pomona.core.table import markdown, of_records
-from pomona_federation.agreement import Federation
-from pomona_federation.json_store import read_json, write_json
-from pomona_federation.silo import history
-from pomona_federation.silo.data.silo_scenario import own_scenario
-from pomona_federation.silo.history import HistoryEntry
-from pomona_federation.silo.settings import SiloFile
-from pomona_federation.silo.studies.silo_in_study import Silo
 from pomona.federation.callbacks import Callback
 from pomona.methods.separate import Separate
 from pomona.metrics.metric import LOSS, Metric, metric_named
@@ -27,7 +20,6 @@ from pomona.simulation import simulate
 from pomona.storage.atomic_io import publish, writing
 from pomona_federation.agreement import Federation
 from pomona_federation.json_store import read_json, write_json
-from pomona_federation.messages.message_bodies import Loss
 from pomona_federation.silo import history
 from pomona_federation.silo.data.silo_scenario import own_scenario
 from pomona_federation.silo.history import HistoryEntry
