@@ -1,4 +1,4 @@
-"""Federations between organisations, on Flower: what is agreed, kits for silos and server, and what runs in them.
+"""Federations between organisations, on Flower: the agreement, kits for silos and server, and the processes in them.
 
-Flower itself is imported only by what talks to it, and there as late as possible.
+Flower is imported only by the modules that talk to it, and as late as possible.
 """

@@ -14,7 +14,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Of ``host:port`` or ``[IPv6]:port``. Raises ValueError."""
+        """Parse ``host:port`` or ``[IPv6]:port``. Raises ValueError."""
         if "://" in text:
             raise ValueError(f"give host:port without {text.partition('://')[0]}://")
         host, _, port = text.rpartition(":")
@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether only processes of the same machine reach it."""
+        """Whether only processes on the same machine can reach it."""
         ip = _ip(self.host)
         return ip.is_loopback if ip else self.host == "localhost"
 

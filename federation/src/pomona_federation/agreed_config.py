@@ -1,4 +1,4 @@
-"""The run that was agreed on: section run of a federation's terms, with what follows from the rest of them."""
+"""The agreed run: section run of a federation's terms, completed from its other settings."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from pomona_federation import cross_evaluation
 from pomona_federation.study import StudyTerms
 from pomona_federation.task_settings import TaskSettings
 
-# Keys of a run that every silo sets for itself, or that a federation sets in another place.
+# Keys of a run that every silo sets for itself, or that are set elsewhere in the federation's file.
 ELSEWHERE = {
     "data": "each silo names its own in silo.toml",
     "partition": "the silos are the partition",
@@ -28,14 +28,14 @@ ELSEWHERE = {
 
 
 def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float, insecure: bool) -> Config:
-    """The run of a study, with a client for each place. Raises ConfigError for keys that are none of section run's.
+    """The run of a study, with one client per place. Raises ConfigError for keys that do not belong in section run.
 
     Args:
         terms: of the study.
-        task: what was agreed on about the data.
-        places: of the federation.
-        share: the most that a silo weighs, unless section run says it.
-        insecure: the federation has no keys, and so protects nobody's data.
+        task: the agreed task settings.
+        places: number of places in the federation.
+        share: largest share of one silo in a mean, unless section run sets it.
+        insecure: the federation has no keys, so nobody's data is protected.
     """
     misplaced = sorted(set(terms.run) & set(ELSEWHERE))
     if misplaced:
@@ -62,7 +62,7 @@ def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float, i
 
 
 def _require_possible(config: Config, terms: StudyTerms, insecure: bool) -> None:
-    """Raise ConfigError for what a simulation can do and a federation cannot."""
+    """Raise ConfigError for settings that a simulation supports and a federation does not."""
     if config.method.method().share:
         raise ConfigError(
             f"run.method = {config.method.name!r} hands samples to every client; silos keep theirs: take another"

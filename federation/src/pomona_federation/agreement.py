@@ -24,10 +24,10 @@ from pomona_federation.task_settings import TaskSettings
 if TYPE_CHECKING:
     from pomona.config import Config
 
-PROTOCOL = 4  # of the messages between silos and server; another number is another agreement
-RESERVED = {"authority", "server", "renewed"}  # folders of the kits
-SPARE = 4  # places for newcomers, unless set
-SHARE = 0.5  # most that a silo weighs unless set: no more than all others together
+PROTOCOL = 4  # version of the messages between silos and server; part of the agreement
+RESERVED = {"authority", "server", "renewed"}  # folders in kits
+SPARE = 4  # free places for newcomers, by default
+SHARE = 0.5  # largest share of one silo in a mean, by default: no more than all others together
 
 
 def _certificate(text: str) -> str:
@@ -43,20 +43,21 @@ def _silo_name(name: str) -> str:
 
 
 SiloName = Annotated[Name, AfterValidator(_silo_name)]
-Certificate = Annotated[str, Field(max_length=2000), AfterValidator(_certificate)]  # OpenSSH, one line; "" for none
+Certificate = Annotated[str, Field(max_length=2000), AfterValidator(_certificate)]  # one OpenSSH line; "" without keys
 
 
 class FoundingMember(Settings):
-    """A member from the beginning."""
+    """A founding member."""
 
     name: SiloName = Field(description="its name, for good")
     key: Path | None = Field(None, description="public key that it brought, relative to the file; made for it if unset")
 
 
 class Federation(StudyTerms):
-    """One federation: its members and addresses, and the terms of one study that all members agreed on.
+    """A federation: its members and addresses, and the terms of one agreed study.
 
-    A ``federation.toml`` may come with the terms of a first study. ``under`` gives the same federation with another's.
+    A ``federation.toml`` may include the terms of a first study. ``under`` returns the same federation with other
+    terms.
     """
 
     name: Name = Field(description="name of the federation")
@@ -113,7 +114,7 @@ class Federation(StudyTerms):
 
     @classmethod
     def read(cls, path: Path) -> "Federation":
-        """A ``federation.toml`` without a look at section run, which takes PyTorch to understand.
+        """Read a ``federation.toml`` without checking section run, which would need PyTorch.
 
         The path in ``run.model.init`` is relative to the file.
 
@@ -133,7 +134,7 @@ class Federation(StudyTerms):
 
     @classmethod
     def load(cls, path: Path) -> "Federation":
-        """Read and check all of a ``federation.toml``. Raises ConfigError as ``read``, and for section run."""
+        """Read and check a whole ``federation.toml``. Raises ConfigError as ``read`` does, and for section run."""
         federation = cls.read(path)
         try:
             federation.require_computable()
@@ -142,7 +143,7 @@ class Federation(StudyTerms):
         return federation
 
     def under(self, study: Study) -> "Federation":
-        """The same federation with a study's terms. Raises ConfigError where they do not fit it."""
+        """The same federation with a study's terms. Raises ConfigError if they do not fit it."""
         terms = {name: getattr(study, name) for name in StudyTerms.model_fields}
         own = {name: getattr(self, name) for name in Federation.model_fields}
         quorum = {} if study.quorum is None else {"quorum": study.quorum}
@@ -152,11 +153,11 @@ class Federation(StudyTerms):
 
     @property
     def study(self) -> str:
-        """The name of the study whose terms these are; "" for the one that the federation's kits came with, if any."""
+        """Name of the study with these terms; "" for the study that came with the kits, if any."""
         return self._study
 
     def trials(self) -> tuple["Federation", ...]:
-        """The federation under each setting that a search tries, as a study of its own; none for other kinds."""
+        """The federation under each setting of a search, each as its own study; empty for other kinds of study."""
         if self.search is None or self.trial is not None:
             return ()
         return tuple(self._tried(number, point) for number, point in enumerate(self.search.trials))
@@ -169,13 +170,13 @@ class Federation(StudyTerms):
 
     @property
     def trial(self) -> int | None:
-        """The number of a search's trial from 0 on, which these terms are; None where they are no trial."""
+        """The number of a search's trial, from 0; None if these terms are not a trial's."""
         return self._trial
 
     def shares(self, split: str, samples: int) -> bool:
-        """Whether silos tell their scores on that many samples of a split.
+        """Whether silos share scores computed on this many samples of a split.
 
-        A search, which chooses by validation samples, tells nothing of test samples; an evaluation nothing of few.
+        A search selects on validation samples and shares no test scores; an evaluation shares no scores on few samples.
         """
         if not self.share_scores or (self.search and split != "validation"):
             return False
@@ -183,18 +184,18 @@ class Federation(StudyTerms):
 
     @property
     def comes_with_study(self) -> bool:
-        """Whether there is a study to run: a ``federation.toml`` without section task founds a federation alone."""
+        """Whether there is a study to run: a ``federation.toml`` without section task only founds a federation."""
         return self.tasked is not None
 
     @property
     def task(self) -> TaskSettings:
-        """What all silos agree on about their data. Raises ConfigError where nothing is."""
+        """The agreed task settings. Raises ConfigError if there are none."""
         if self.tasked is None:
             raise ConfigError("section task is missing, which says what all silos agree on about their data")
         return self.tasked
 
     def require_computable(self) -> None:
-        """Raise ConfigError unless the study can be run, if there is one."""
+        """Raise ConfigError if there is a study and it cannot be run."""
         if self.comes_with_study:
             for terms in (self, *self.trials()):
                 terms.config()
@@ -203,22 +204,22 @@ class Federation(StudyTerms):
 
     @property
     def loopback(self) -> bool:
-        """Whether only processes of the server's machine can reach the server."""
+        """Whether only processes on the server's machine can reach the server."""
         return Address.parse(self.server).loopback and Address.parse(self.bind).loopback
 
     @property
     def largest_share(self) -> float:
-        """The most that one silo weighs in a mean, as section run has it, or the federation's own default."""
+        """Largest share of one silo in a mean: from section run, else the federation's default."""
         value = self.run.get("largest_share", SHARE)
         return float(value) if isinstance(value, int | float) and 0 < value <= 1 else SHARE
 
     def config(self) -> "Config":
-        """The run, with a client for each place. Raises ConfigError for keys that do not belong into section run."""
+        """The run, with one client per place. Raises ConfigError for keys that do not belong in section run."""
         return self._config
 
     @cached_property
     def _config(self) -> "Config":
-        from pomona_federation.agreed_config import resolved  # late: it takes PyTorch
+        from pomona_federation.agreed_config import resolved  # imported late: it loads PyTorch
 
         return resolved(self, self.task, self.places, SHARE, self.insecure)
 
@@ -226,9 +227,9 @@ class Federation(StudyTerms):
     def agreement(self) -> str:
         """SHA-256 in hex of what a silo agrees to, defaults written out.
 
-        That is name, places, most_samples, protocol, and of the study its name, kind, view, wire, share_scores, task,
+        It covers name, places, most_samples and protocol; of the study its name, kind, view, wire, share_scores, task,
         survey, evaluate, and run with the file of each module that it names; of a search the agreement of each trial,
-        and of a trial its number. Of first weights it is their hash, not their place.
+        and of a trial its number. First weights enter by their hash, not their path.
         """
         agreed: dict[str, Any] = {"name": self.name, "places": self.places, "most_samples": self.most_samples}
         agreed |= {"study": self.study, "kind": self.kind, "view": self.view, "share_scores": self.share_scores}
@@ -240,13 +241,13 @@ class Federation(StudyTerms):
 
     @property
     def own_code(self) -> dict[str, str]:
-        """SHA-256 in hex of the file of each own module that the run names, by ``module:name``."""
-        mine = "pomona."  # is of the version, not of the agreement
+        """SHA-256 in hex of the file of each custom module that the run names, by ``module:name``."""
+        mine = "pomona."  # part of the version, not of the agreement
         own = [name for name in named_code(self.config().tree()) if not name.startswith(mine)]
         return {name: code_sha256(name) for name in own}
 
     def _computed(self) -> dict[str, Any]:
-        """What is computed: the run with its defaults, the task, and the hash of own code that the run names."""
+        """The computation: the run with its defaults, the task, and the hashes of the run's custom code."""
         from pomona_federation.agreed_config import ELSEWHERE
 
         run = {k: v for k, v in self.config().tree().items() if k not in ELSEWHERE}
@@ -258,14 +259,14 @@ class Federation(StudyTerms):
 
     @property
     def digits(self) -> str:
-        """The first 16 digits of the agreement, in fours: what people compare by telephone."""
+        """The first 16 digits of the agreement in groups of four, for comparison by telephone."""
         return in_fours(self.agreement)
 
     def compared(self, authority: bytes) -> str:
-        """The 16 digits that are compared by telephone when a kit arrives.
+        """The 16 digits to compare by telephone when a kit arrives.
 
-        Of the study that it comes with; without one of the agreement and of the ``authority``'s certificate, which
-        says whom the silo trusts.
+        They are those of the study that came with the kit; without a study they cover the agreement and the
+        ``authority``'s certificate, which defines whom the silo trusts.
         """
         if self.comes_with_study or self.survey:
             return self.digits
@@ -273,7 +274,7 @@ class Federation(StudyTerms):
 
 
 def in_fours(digest: str) -> str:
-    """The first 16 digits of a hash, in fours."""
+    """The first 16 digits of a hash, in groups of four."""
     return " ".join(digest[i : i + 4] for i in range(0, 16, 4))
 
 

@@ -19,16 +19,16 @@ from pomona.core.files import opened
 from pomona.storage.hash_chain import START, chained, parsed
 
 TORN = "torn"
-BLOCK = 2**14  # bytes that are read at a time from a file's end on
-LINE = 2**20  # bytes of a line at most: a longer one was not written here
+BLOCK = 2**14  # bytes per read, from a file's end backwards
+LINE = 2**20  # longest line in bytes; a longer one was not written by Audit
 
 
 class Audit:
-    """An audit file, opened for appending; several processes may write it at the same time.
+    """An audit file, opened for appending; several processes may write to it at the same time.
 
     Args:
-        path: made if absent, readable by its owner alone. A last line that a kill cut short stays as it is; the chain
-            goes on after it with a line that says so.
+        path: created if absent, readable only by its owner. A last line cut short by a kill is left as it is; the next
+            line continues the chain and records its length.
 
     Raises:
         StorageError: it cannot be written.
@@ -36,7 +36,7 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._chain, self._end = START, -1  # of what this process has seen of the file; -1 before it has looked
+        self._chain, self._end = START, -1  # bytes of the file seen by this process; -1 before the first look
         with _writing(path):
             self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
@@ -47,11 +47,11 @@ class Audit:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._handle)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one line; it is on the disk when this returns. Raises StorageError."""
+        """Append one line and sync it to disk. Raises StorageError."""
         with _writing(self.path):
             fcntl.flock(self._handle, fcntl.LOCK_EX)
             try:
@@ -62,7 +62,7 @@ class Audit:
                 fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def _catch_up(self) -> None:
-        """Take in what others have written since; of what was there before the last whole line alone."""
+        """Read lines appended by other processes; on first use only the last complete line."""
         size = os.fstat(self._handle).st_size
         if self._end < 0 or size - self._end > BLOCK:
             found = _backwards(self._handle, self.path)
@@ -87,21 +87,21 @@ class Audit:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All whole lines, without judging them. Raises StorageError if there is no such file."""
+    """All complete lines, unverified. Raises StorageError if there is no such file."""
     return list(whole(path))
 
 
 def whole(path: Path) -> Iterator[dict[str, Any]]:
-    """As ``read``, one after the other: logs are long."""
+    """Iterate over the complete lines, like ``read``, for long logs."""
     with _reading(path) as file:
         yield from (line for _, line in _lines(file, path) if line is not None)
 
 
 def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, Any] | None:
-    """The last line of some events that is about a study's hash, if it follows the line before it in the chain.
+    """The last line among some events about an agreement's hash, if it follows the previous line in the chain.
 
-    Read from the end until there, and the chain is followed for that line alone: logs are long, and this is asked for
-    every message. ``verify`` follows it from the beginning. Raises StorageError.
+    Reads backwards from the end and checks the chain for that line only, because logs are long and every message asks
+    for this. ``verify`` checks the chain from the beginning. Raises StorageError.
     """
     if not path.exists():
         return None
@@ -118,12 +118,12 @@ def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, 
 
 
 def verify(path: Path) -> int | None:
-    """The number of the first broken line, from 1; None where the whole file is as it was written.
+    """The number of the first broken line, from 1; None if the whole file is intact.
 
-    A line that a kill cut short is not broken if the next line says that it was: ``event`` is "torn" with its length.
+    A line cut short by a kill is not broken if the next line records it: ``event`` is "torn", with the length.
     """
     chain = START
-    torn: tuple[int, int] | None = None  # number and length of a piece that the next line must own up to
+    torn: tuple[int, int] | None = None  # number and length of a torn piece that the next line must record
     with _reading(path) as file:
         for number, (text, line) in enumerate(_lines(file, path), start=1):
             if line is None:
@@ -141,16 +141,16 @@ def verify(path: Path) -> int | None:
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Each line and what it holds; None where that is no whole line of an audit file."""
+    """Each line with its parsed content; None for what is not a complete line of an audit file."""
     while text := file.readline(LINE + 1):
         _require_short(text, path)
         yield (text := text.removesuffix(b"\n")), parsed(text)
 
 
 def _backwards(handle: int, path: Path) -> Iterator[tuple[int, bytes]]:
-    """What stands between line feeds, from the end on, each with the byte at which it begins."""
+    """The text between line feeds, from the end backwards, each with its start offset."""
     at = end = os.fstat(handle).st_size
-    held = b""  # the end of a line whose beginning is not read yet
+    held = b""  # the tail of a line whose beginning has not been read yet
     while at:
         at -= (size := min(BLOCK, at))
         held, *texts = (os.pread(handle, size, at) + held).split(b"\n")

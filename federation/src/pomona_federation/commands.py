@@ -1,4 +1,4 @@
-"""What this package adds to ``pomona``: the commands of kits, servers, silos and studies."""
+"""Commands that this package adds to ``pomona``, for kits, servers, silos and studies."""
 
 from cyclopts import App
 
@@ -34,7 +34,7 @@ CLI = "pomona_federation.cli"
 
 
 def add(app: App) -> frozenset[str]:
-    """Add the commands to ``pomona``; return the names of those whose files and folders are for their owner alone."""
+    """Add the commands to ``pomona``; return the names of those whose files are readable only by their owner."""
     kits = [_deploy(), _server(), _silo()]
     for command in kits:
         app.command(command)
@@ -81,7 +81,7 @@ def _silo() -> App:
 
 
 def _of_kits(side: App, name: str) -> None:
-    """The commands that servers and silos have alike."""
+    """Add the commands that servers and silos have in common."""
     side.command(f"{CLI}.logs:{name}", name="logs", help="Show the logs of all its processes, by time.")
     side.command(f"{CLI}.uninstall:{name}", name="uninstall", help="Show what lies in the kit, and end it.")
     side.command(f"{CLI}.backup:{name}", name="backup", help="Write the kit's backup to a file.")

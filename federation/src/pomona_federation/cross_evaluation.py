@@ -1,13 +1,13 @@
-"""Models judged at silos where they were not trained: a run of one round in which nothing is trained.
+"""Evaluation of models at silos where they were not trained: a run of one round without training.
 
     round 1          a silo that has a model of the agreed study sends it; the others send the run's initial model,
-                     which everybody can make, and nobody looks at
-    closing visit    every silo gets the models that were sent, and judges each by its own validation and test samples
+                     which everyone can compute and which is ignored
+    closing visit    every silo gets all sent models and evaluates each on its own validation and test samples
 
-Without such models it is the run's initial model, of given weights, that every silo judges; then none travels.
+Without such models, every silo evaluates the run's initial model, from given weights; then no model is sent.
 
-It is a method for the round loop, so that transport, admission, signatures and checkpoints serve it as they do any
-other; but it is no way to learn, and stands in no list of methods.
+It is written as a method for the round loop, so that transport, admission, signatures and checkpoints apply unchanged;
+but it learns nothing and is listed nowhere as a method.
 """
 
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ GIVEN = "given"
 
 
 def name(place: int) -> str:
-    """The name of the model of the silo at a place."""
+    """Name of the model from the silo at a place."""
     return f"model {place}"
 
 
 class CrossEvaluation(base.MethodSettings):
-    """Whose models are judged; none: the run's initial one."""
+    """The places whose models are evaluated; if empty, the run's initial model."""
 
     places: tuple[Place, ...] = Field((), description="the silos that have a model, by their places")
 
@@ -50,7 +50,7 @@ NAME = f"{__name__}:{CrossEvaluation.__qualname__}"
 
 
 def run(places: tuple[int, ...]) -> dict[str, Any]:
-    """The keys of a run that judges the models of the silos at these places."""
+    """The settings of a run that evaluates the models of the silos at these places."""
     return {"method": {"name": NAME, "places": places}, "rounds": 1, "lr": 1.0}
 
 
@@ -63,7 +63,7 @@ class Sent:
 
 
 def server(places: frozenset[int]) -> base.Server:
-    """Takes the models of some places in, and hands all that came to everybody."""
+    """A server half that collects the models of some places and sends them all to every silo."""
 
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Sent:
         return Sent(initial().expand(len(roster), -1), torch.zeros(len(roster), dtype=torch.bool))
@@ -87,12 +87,12 @@ def server(places: frozenset[int]) -> base.Server:
 
 
 def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
-    """Each client's model (n, d): its own of the study that is judged, which stands in the initial one's place."""
+    """Each client's model (n, d): its own from the evaluated study, in place of the initial model."""
     return initial().repeat(len(ids), 1)
 
 
 def judge_all(places: tuple[int, ...]) -> Any:
-    """A client half that sends its own model first, and judges all models last."""
+    """A client half that first sends its own model and finally evaluates all models."""
 
     def train(
         W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -112,7 +112,7 @@ def judge_all(places: tuple[int, ...]) -> Any:
 def judge_given(
     W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
 ) -> base.Trained[Tensor]:
-    """A client half that judges the model that it started from."""
+    """A client half that evaluates the model it started from."""
     if not training.trains:
         training.observe(GIVEN, W, "received")
     return W, {}, {}

@@ -1,6 +1,6 @@
-"""Flower's ServerApp and ClientApp: the two entry points.
+"""The two entry points, Flower's ServerApp and ClientApp.
 
-A silo's process lives for one message, as Flower starts one for each; everything that must survive lies in its folder.
+Flower starts a silo's process anew for each message, so all lasting state is in the silo's folder.
 """
 
 import faulthandler
@@ -25,9 +25,9 @@ from pomona_federation.silo.own_kit import own_kit
 from pomona_federation.supervision.process_logs import APP, at_round, logging_to
 from pomona_federation.versions import note
 
-LONGEST = 30 * 86_400.0  # seconds of a message's time that count
-STDERR = 2  # the process's own, whatever sys.stderr has been made into
-GRACE = 30.0  # seconds beyond a message's time that a silo may still work on it
+LONGEST = 30 * 86_400.0  # largest message lifetime in seconds that is taken at its value
+STDERR = 2  # the process's own stderr, even if sys.stderr has been replaced
+GRACE = 30.0  # seconds after a message's lifetime that a silo may still work on it
 
 logger = logging.getLogger("pomona")
 server_app = ServerApp()
@@ -36,7 +36,7 @@ client_app = ClientApp()
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the study that the run's configuration names, of the server's kit that it names."""
+    """Run the study named by the run's configuration, from the server's kit that it names."""
     from pomona_federation.server.rounds.flower_bus import FlowerBus
     from pomona_federation.server.rounds.server_app import coordinate
 
@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
 
 @client_app.query()
 def query(message: FlowerMessage, _: Context) -> FlowerMessage:
-    """Say who this silo is."""
+    """Report this silo's identity."""
     return _answered(message)
 
 
@@ -63,13 +63,13 @@ def _answered(message: FlowerMessage) -> FlowerMessage:
 
 
 def time_for(ttl: float) -> float:
-    """Seconds that a silo may work on a message that lives so long, by its server's word: any number, or none."""
+    """Seconds that a silo may work on a message with this lifetime, which the server sets: any number, or NaN."""
     return (min(max(ttl, 0.0), LONGEST) if isfinite(ttl) else 0.0) + GRACE
 
 
 @contextmanager
 def saying_no_more() -> Iterator[None]:
-    """Take the text off whatever ends the block: Flower sends that of an exception to the server, unsigned."""
+    """Remove the text of any exception that leaves the block: Flower sends it to the server, unsigned."""
     try:
         yield
     except Exception as fault:
@@ -80,10 +80,10 @@ def saying_no_more() -> Iterator[None]:
 
 @contextmanager
 def ending_after(seconds: float) -> Iterator[None]:
-    """End this process where what follows takes longer, and say in the silo's log at which line it stood.
+    """End this process if the block takes longer, and log the line it was at.
 
-    The server no longer waits for the answer, but Flower's node would: it does one message at a time, and one that
-    hangs keeps it from all later rounds. The clock is faulthandler's, which runs even where Python does not.
+    The server no longer waits for the answer, but Flower's node would: it handles one message at a time, so one that
+    hangs would keep it from all later rounds. faulthandler keeps the time, since it runs even if Python does not.
     """
     faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
     try:
@@ -133,9 +133,9 @@ def _handled(folder: Path, message: Message) -> Message:
         last_fault.clear(silo.state)
         audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))
         return Message.of(answer, silo.signer, {"uplink": uplink} if uplink else {})
-    except Exception as fault:  # whatever it is, its text stays here
+    except Exception as fault:  # the text of an unexpected error stays at the silo
         logger.exception("a message could not be answered")
-        with suppress(OSError, PomonaError):  # a full disk: the server is to read whose it is
+        with suppress(OSError, PomonaError):  # the server should see whose disk is full
             if work:
                 last_fault.note(work.state, fault)
         with suppress(OSError, PomonaError):

@@ -1,4 +1,4 @@
-"""The Flower app of a federation as Flower carries it, and the one SHA-256 that every kit pins."""
+"""The Flower app of a federation as an app bundle, and its SHA-256, which every kit pins."""
 
 import hashlib
 from pathlib import Path
@@ -46,9 +46,9 @@ def pinned(kit: Path) -> str:
 
 
 def agreed(kit: Path) -> bytes:
-    """The bundle of the app in a server's kit, which is the one that the kit, as every silo's, pins.
+    """The bundle of the app in a server's kit, which must be the pinned one.
 
-    Raises ConfigError for another one: every silo would refuse it.
+    Raises ConfigError for any other app, since every silo would refuse it.
     """
     content, expected = bundle(kit / "app"), pinned(kit)
     found = hashlib.sha256(content).hexdigest()

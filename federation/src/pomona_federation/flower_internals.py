@@ -1,7 +1,7 @@
-"""What Pomona replaces in Flower, or calls of it, beyond its documented interface: a release may move any of it.
+"""Functions of Flower that Pomona replaces or calls beyond its documented interface; any release may change them.
 
-All of it is here but for plain imports, and ``federation/tests/test_flower_internals.py`` fails with the name of what
-is gone or has changed.
+Apart from plain imports all of it is in this module, and ``federation/tests/test_flower_internals.py`` fails with the
+name of whatever is gone or has changed.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-IDLE, REPLY = 3.0, 0.5  # seconds that a SuperNode sleeps: no message was there; an answer, or a part of it, is not yet
+IDLE, REPLY = 3.0, 0.5  # a SuperNode's sleeps in seconds: no message yet; no answer, or only part of one, yet
 
 Pull = Callable[..., int | None]
 Push = Callable[..., None]
@@ -31,22 +31,22 @@ def wrap_push(around: Callable[[Push], Push]) -> None:
 
 @dataclass(frozen=True)
 class OneAnswer:
-    """A SuperNode's state that holds of all answers those to one message; others are dropped as they are found.
+    """A SuperNode's state limited to the answers to one message; other answers are dropped when found.
 
-    A SuperNode sends whatever answer is there and then fetches the next message. Where the run of a message ended while
-    that was fetched, nobody waits for its answer, but the app gives one: sent in place of the next message's, it would
-    leave this node one answer late for good.
+    A SuperNode sends any answer that is there, then fetches the next message. If the run of a message ended while it
+    was being fetched, nobody waits for its answer, but the app still gives one: sent in place of the next message's, it
+    would leave this node one answer late for good.
     """
 
     state: Any
     store: Any
     message: Any
 
-    def __getattr__(self, name: str) -> Any:  # all else
+    def __getattr__(self, name: str) -> Any:  # everything else
         return getattr(self.state, name)
 
     def get_messages_legacy(self, **which: Any) -> list[Any]:
-        """Answers to the message that nobody has got yet."""
+        """Answers to the current message, not yet taken."""
         awaited = list[Any]()
         for found in self.state.get_messages_legacy(**which):
             if found.metadata.reply_to_message_id == self.message.metadata.message_id:
@@ -59,14 +59,14 @@ class OneAnswer:
 
 
 def replace_waits(waits: dict[float, Callable[[], None]]) -> None:
-    """Give a SuperNode's worker other waits, by the seconds that Flower would sleep."""
+    """Replace a SuperNode worker's waits, by the seconds that Flower would sleep."""
     from flwr.supernode import start_client_internal as node
 
     vars(node)["time"] = SimpleNamespace(sleep=lambda seconds: waits[seconds]())
 
 
 def replace_fleet_client(make: Callable[[], Any]) -> None:
-    """Have a SuperNode send what it sends to the server through an HTTP client (httpx) of ours."""
+    """Make a SuperNode use our HTTP client (httpx) for everything it sends to the server."""
     from flwr.supernode import fleet_http_connection as module
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
@@ -80,7 +80,7 @@ def replace_fleet_client(make: Callable[[], Any]) -> None:
 
 
 def wrap_runtime(around: Callable[[Any], Any]) -> None:
-    """Put an ASGI middleware before the runtime that a SuperNode serves."""
+    """Wrap the runtime that a SuperNode serves in an ASGI middleware."""
     from flwr.supernode import main as module
 
     make = module.create_app
@@ -88,7 +88,7 @@ def wrap_runtime(around: Callable[[Any], Any]) -> None:
 
 
 def replace_hooks(hooks: dict[str, list[Callable[..., None]]]) -> None:
-    """Give every HTTP client (httpx) that Flower makes in this process from now on these hooks."""
+    """Set these hooks on every HTTP client (httpx) that Flower creates in this process from now on."""
     from flwr.supercore.protobuf.client import ProtobufClient
 
     made = ProtobufClient.__init__
@@ -101,7 +101,7 @@ def replace_hooks(hooks: dict[str, list[Callable[..., None]]]) -> None:
 
 
 def refuse(message: Any, code: int, reason: str, state: Any, store: Any) -> int:
-    """Answer a message that was fetched with an error, without an app. Returns the run's id."""
+    """Answer a fetched message with an error, without starting an app. Returns the run's id."""
     from flwr.app import Error, Message
     from flwr.supernode import start_client_internal as node
 
@@ -110,28 +110,28 @@ def refuse(message: Any, code: int, reason: str, state: Any, store: Any) -> int:
 
 
 def abandoned(state: Any) -> bool:
-    """Whether a SuperNode has no task any more that is waiting, begun or running; a silent one ends after a minute."""
+    """Whether a SuperNode has no waiting, starting or running task left; a silent task ends after a minute."""
     from flwr.common.constant import Status
 
     return not state.get_tasks(statuses=[Status.PENDING, Status.STARTING, Status.RUNNING], limit=1)
 
 
 def federated(run: Any) -> bool:
-    """Whether a run is a federation's: one of a ServerApp."""
+    """Whether a run belongs to a federation, that is, has a ServerApp."""
     from flwr.supercore.constant import TaskType
 
     return bool(run.primary_task_type == TaskType.SERVER_APP)
 
 
 def run_supernode() -> None:
-    """Run the SuperNode of the command line."""
+    """Run the SuperNode with the command line's arguments."""
     from flwr.supernode.cli import flower_supernode
 
     flower_supernode()
 
 
 def run_superexec(address: str, executor: Any, secret: bytes) -> None:
-    """Run Flower's SuperExec on loopback with an executor of ours, which the runtime knows by a secret.
+    """Run Flower's SuperExec on loopback with our executor, which authenticates to the runtime by a secret.
 
     Starts no thread.
     """
@@ -144,7 +144,7 @@ def run_superexec(address: str, executor: Any, secret: bytes) -> None:
 def run_client_app(spec: Any, require: Callable[[Any, Any], None]) -> NoReturn:
     """Do one task in this process, as ``flwr-clientapp`` does, and raise SystemExit.
 
-    ``require`` raises for a run and its app that must not be done; nothing of the app has been unpacked then.
+    ``require`` raises for a run and its app that must not be executed, before anything of the app is unpacked.
     """
     from flwr.supernode.runtime.run_clientapp import pull_task_input, run_clientapp
 
@@ -159,7 +159,7 @@ def run_client_app(spec: Any, require: Callable[[Any, Any], None]) -> NoReturn:
 
 
 def app_identity(bundle: bytes) -> tuple[str, str]:
-    """The id and the version that the bundle of an app bears."""
+    """The id and version in an app's bundle."""
     from flwr.cli.config_utils import get_fab_metadata
 
     name, version = get_fab_metadata(bundle)
@@ -167,28 +167,28 @@ def app_identity(bundle: bytes) -> tuple[str, str]:
 
 
 def client_app_tasks() -> set[Any]:
-    """The kinds of task that a silo's resident process does."""
+    """The kinds of task that a silo's resident process handles."""
     from flwr.supercore.constant import TaskType
 
     return {TaskType.CLIENT_APP}
 
 
 def accepted() -> Any:
-    """What an executor answers to a task that it has begun."""
+    """An executor's answer to a task that it has started."""
     from flwr.supercore.superexec.executor.types import LaunchResult
 
     return LaunchResult.accepted()
 
 
 def leave_out_of_the_log(*paths: str) -> None:
-    """Have SuperLink log requests to further paths only where they fail, as it does for most of its own."""
+    """Make SuperLink log requests to further paths only if they fail, as it does for most of its own."""
     from flwr.supercore import http_logging
 
     http_logging.ROUTINE_ACCESS_PATHS |= set(paths)
 
 
 def wait_for_database(seconds: int) -> None:
-    """Have SuperLink wait that long for its database while another of its requests writes it; Flower fails after 5."""
+    """Make SuperLink wait this long for its database while another request writes it; Flower's default is 5 s."""
     from flwr.supercore import sql_mixin
     from flwr.supercore.constant import SQLITE_PRAGMAS
 

@@ -1,4 +1,4 @@
-"""Small JSON files with bounded fields that a server or a silo keeps for itself, replaced as a whole."""
+"""Small JSON files with bounded fields that a server or a silo keeps, replaced as a whole."""
 
 import json
 from pathlib import Path
@@ -11,13 +11,13 @@ from pomona.core.errors import StorageError
 from pomona.core.files import content
 from pomona.storage.atomic_io import publish
 
-MOST = 2**26  # bytes of a file
+MOST = 2**26  # largest size of a file in bytes
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def read_json(kind: type[M], path: Path, remedy: str = "restore it from a backup") -> M | None:
-    """Return a file's content; None if it is missing. Raises StorageError for one that holds something else."""
+    """Return a file's content; None if it is missing. Raises StorageError for invalid content."""
     try:
         return kind.model_validate_json(content(path, MOST))
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def read_json(kind: type[M], path: Path, remedy: str = "restore it from a backup
 
 
 def write_json(path: Path, value: BaseModel) -> None:
-    """Write a file durably, readable by its owner alone. Raises OSError, and StorageError for too much to be read."""
+    """Write a file durably, readable only by its owner. Raises OSError, and StorageError for too much to read back."""
     text = json.dumps(value.model_dump(mode="json"), indent=1) + "\n"
     if len(text) > MOST:
         raise StorageError(f"{path} would have {len(text)} bytes, at most {MOST} are read; make what it holds smaller")

@@ -1,4 +1,4 @@
-"""The own code that section run of a study names: a silo must allow it, and the agreement holds its hash."""
+"""Custom code named in section run of a study: a silo must allow it, and the agreement contains its hash."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +7,8 @@ from typing import Any
 def named_code(run: Mapping[str, Any]) -> list[str]:
     """Every ``module:name`` that a run would import: its method, network, loss and metric. Nothing is imported.
 
-    A network of a package (``timm:NAME``) is none: it is looked up in that package's list. Anything else of a package
-    would be called as it stands, and counts like code of one's own.
+    A network of a package (``timm:NAME``) does not count: it is looked up in that package's list. Any other name in a
+    package would be called directly, and counts as custom code.
 
     Args:
         run: a tree of settings, checked or not.

@@ -1,1 +1,1 @@
-"""The commands on kits, servers, silos and studies: thin, typed functions."""
+"""The commands for kits, servers, silos and studies, as thin, typed functions."""

@@ -1,4 +1,4 @@
-"""``renew-key`` of a silo, the lead and the server, and a silo's ``use-key``: another key for a silo."""
+"""``renew-key`` for a silo, the lead and the server, and a silo's ``use-key``: replace a silo's key."""
 
 from pathlib import Path
 from typing import Annotated

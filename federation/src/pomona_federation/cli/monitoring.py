@@ -1,4 +1,4 @@
-"""``pomona server metrics``, ``pomona silo metrics`` and ``pomona server dashboard``: pages on loopback, read only."""
+"""``pomona server metrics``, ``pomona silo metrics`` and ``pomona server dashboard``: read-only pages on loopback."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""``pomona deploy rehearse``: a federation on this machine before it is one between organisations."""
+"""``pomona deploy rehearse``: try out a federation on this machine before it is deployed between organisations."""
 
 import sys
 import time

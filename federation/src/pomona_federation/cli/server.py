@@ -71,7 +71,7 @@ def status(
 
 
 def _progress(s: dict[str, Any]) -> str:
-    """How far a study is; of a survey that is finished, its page."""
+    """Progress of a study; for a finished survey, its page."""
     if s["method"] != "survey":
         trial = "" if s["trial"] is None else f", trial {s['trial']}"
         return f"{trial}, round {s['round']} of {s['rounds']}"
@@ -108,7 +108,7 @@ def stop(*, folder: Folder = KIT, json: Json = False) -> None:
 
 
 def stopping(state: Path, what: str, json: bool) -> None:
-    """Ask the process that holds a folder to stop, and say whether it did."""
+    """Ask the process that holds a folder to stop, and report whether it did."""
     from pomona_federation.supervision.processes import ask_to_stop, holder
 
     if not holder(state):

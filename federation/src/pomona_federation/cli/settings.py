@@ -1,4 +1,4 @@
-"""``pomona deploy settings``: the reference of a federation's files, from the code."""
+"""``pomona deploy settings``: the reference of a federation's files, generated from the code."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -64,7 +64,7 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
 
 
 def _at(study: dict[str, Any]) -> str:
-    """How a study stands at this silo."""
+    """Progress of a study at this silo."""
     last = f", last round {study['round']}, {_traffic([study])}" if study["round"] else ""
     waits = f"; {study['why']}" if study["decision"] == "pending" and study["why"] else ""
     return f"{study['decision']}{last}{waits}" + (f"; it fails here: {study['fault']}" if study["fault"] else "")

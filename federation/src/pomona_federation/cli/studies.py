@@ -192,7 +192,7 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
 
 
 def _tell(folder: Path) -> str:
-    """Bring decisions to the server at once; where it cannot be reached, a silo that runs does so later."""
+    """Send decisions to the server at once; if it cannot be reached, a running silo sends them later."""
     from pomona_federation.silo.studies.study_proposals import over_the_network, visit
 
     try:

@@ -1,4 +1,4 @@
-"""``pomona silo uninstall`` and ``pomona server uninstall``: show what lies in a kit, and end it."""
+"""``pomona silo uninstall`` and ``pomona server uninstall``: show the contents of a kit, and erase it."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,7 +57,7 @@ def _end(folder: Path, whose: Role, do: bool, json: bool) -> None:
 
 
 def _rows(found: list[Item]) -> list[dict[str, Any]]:
-    """What is there by what becomes of it, and what it is."""
+    """Contents of a kit by fate and description."""
     rows: dict[tuple[str, str], list[Item]] = {}
     for fate in ("keep", "erase", "remove", "stays"):
         for item in found:

@@ -1,1 +1,1 @@
-"""The life of a kit after it was made: what lies in it, backup, restore, uninstall."""
+"""A kit after provisioning: its contents, backup, restore and uninstall."""

@@ -1,8 +1,8 @@
-"""A kit's backup: one tar file with its settings, keys and states, and their hashes; also of a silo that is running.
+"""A kit's backup: one tar file with its settings, keys and states, and their hashes; possible while a silo runs.
 
-What a silo writes is a file that is replaced as a whole, or one that only grows. So a copy needs no lock, only an order
-of reading: first the rounds, then what must know at least as much as they do (the privacy ledger, the last tasks).
-Left out are data, other silos' models, logs and Flower's files: a silo goes on without them.
+A silo's files are either replaced as a whole or only grow, so a copy needs no lock, only an order of reading: first the
+rounds, then the files that must know at least as much (the privacy ledger, the last tasks). Data, other silos' models,
+logs and Flower's files are left out; a silo works without them.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from pomona_federation.installation.contents import AGREED, STATE, Item, Role, c
 from pomona_federation.versions import Versions, own
 
 MANIFEST = "backup.json"
-MOST = 10**5  # files of a backup
+MOST = 10**5  # files in a backup
 LEFT_OUT = (
     "data/*",
     "wheels/*.whl",
@@ -44,20 +44,20 @@ LEFT_OUT = (
 FLOWERS = ("state/flwr/*", "state/node/*", "run/flwr/*", "run/scratch/*")
 ORDER = ("ledger.jsonl", "budget.json", "seen.json", "asked.json", "agreement.json", "audit.jsonl")
 KEY = "keys/silo.key"
-AGAIN = 10  # times that rounds are looked for, which a running silo removes while newer ones come
+AGAIN = 10  # attempts to find the rounds, since a running silo removes old ones as newer ones come
 
 
 class SavedFile(Settings):
-    """A file of a backup."""
+    """A file in a backup."""
 
     size: Count
     sha256: Sha256
 
 
 class Backup(Settings):
-    """What a backup says of itself, in its last member: whose it is, when and by which versions it was made, its files.
+    """The backup's last member: whose kit it is, when and by which versions it was made, its files.
 
-    ``key``: whether the silo's private key is in it.
+    ``key``: whether the silo's private key is included.
     """
 
     format: Literal[1] = 1
@@ -73,8 +73,8 @@ def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> 
     """Write a kit's backup to a new file, readable by its owner alone.
 
     Raises:
-        ConfigError: the folder is no such kit.
-        LockedError: a server that is running; Flower's files can be copied only while it rests.
+        ConfigError: the folder is not a kit of this role.
+        LockedError: the server is running; Flower's files can be copied only while it is stopped.
         StorageError: the file is there already or cannot be written, or the kit cannot be read.
     """
     require_kit(folder, whose)
@@ -100,7 +100,7 @@ def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> 
 
 
 def saved(item: Item, without_key: bool = False) -> bool:
-    """Whether a file of a kit belongs into its backup; of what is its owner's, code alone."""
+    """Whether a file of a kit belongs in its backup; of the owner's own files, only code does."""
     path = str(item.path)
     stays = item.rule.fate == "stays" and not (item.path.suffix == ".py" and len(item.path.parts) == 1)
     left_out = any(fnmatchcase(path, pattern) for pattern in (*LEFT_OUT, *FLOWERS))
@@ -125,7 +125,7 @@ def _written(folder: Path, whose: Role, raw: BinaryIO, without_key: bool) -> Bac
 def _opened(folder: Path, whose: Role, without_key: bool) -> Iterator[tuple[str, BinaryIO]]:
     """The files of a backup in the order in which they must be read; all rounds are opened at once.
 
-    A file that is open can be read to its end, although newer rounds may have it removed.
+    An open file can be read to its end even if it is removed for a newer round.
     """
     for again in range(AGAIN):
         with ExitStack() as stack:
@@ -150,13 +150,13 @@ def _split(folder: Path, whose: Role, without_key: bool) -> tuple[list[str], lis
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """The place of a file in the order: what grows by what others hold comes after them."""
+    """Sort key of a file: files that depend on others' contents come after them."""
     last = name.rpartition("/")[2]
     return ORDER.index(last) + 1 if last in ORDER else 0, name
 
 
 def _size(name: str, file: BinaryIO) -> int:
-    """The bytes of a file that are copied; of one that grows by lines, whole lines."""
+    """Number of bytes to copy; for a file that grows by lines, only complete lines."""
     size = os.fstat(file.fileno()).st_size
     if name.endswith(".jsonl"):
         size = file.read(size).rfind(b"\n") + 1
@@ -171,7 +171,7 @@ def _add(tar: tarfile.TarFile, name: str, size: int, source: "io.BytesIO | _Hash
 
 
 class _Hashed:
-    """A file whose content is hashed as it is read."""
+    """A file that is hashed as it is read."""
 
     def __init__(self, file: BinaryIO, content: "hashlib._Hash") -> None:
         self._file, self._content = file, content

@@ -1,7 +1,8 @@
-"""What a backup brings into a restored kit: what runs or decides there, and what it knows of the privacy spent.
+"""What a backup brings into a restored kit: code, rules and decisions, and its knowledge of the privacy spent.
 
-A backup holds the key and all by which a silo decides, and no signature: whoever can write where it lies can have put
-code, rules or decisions into it. They count only where the administrator says so, after they were named.
+A backup holds the key and everything that a silo decides by, and has no signature: anyone who can write to its location
+may have added code, rules or decisions. They take effect only after they have been listed and the administrator has
+confirmed them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,15 +23,15 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies.consent_rules import FILE as POLICY
 from pomona_federation.silo.studies.known_studies import KnownStudies
 
-STARTED = ("start.sh", "Dockerfile", "compose.yaml", ".dockerignore", "*.service")  # what starts a kit
-CODE = tuple(all_suffixes())  # of files that Python imports, from folders of the kit as well
+STARTED = ("start.sh", "Dockerfile", "compose.yaml", ".dockerignore", "*.service")  # files that start a kit
+CODE = tuple(all_suffixes())  # suffixes of files that Python imports, also from folders of the kit
 NAMING = {AGREED: ("run", "search"), "silo.toml": ("data", "views", "code")}  # sections whose values may name code
 
 
 def deciding(kit: Path, whose: Role) -> list[str]:
-    """Names of what runs or decides in a kit and need not be its own: code, rules, accepted studies.
+    """Names of everything that runs or decides in a kit and may come from elsewhere: code, rules, accepted studies.
 
-    Nothing of it is imported. Raises ConfigError, StorageError or OSError for files that cannot be read.
+    Nothing is imported. Raises ConfigError, StorageError or OSError for files that cannot be read.
     """
     app = kit_files.app()
     files = sorted((str(path.relative_to(kit)), path) for path in kit.rglob("*") if path.is_file())
@@ -50,7 +51,7 @@ def deciding(kit: Path, whose: Role) -> list[str]:
 
 
 def _foreign(kit: Path, whose: Role) -> list[Path]:
-    """Files that start a kit, or name what it installs, and are not as this release makes them."""
+    """Files that start a kit, or list what it installs, and differ from what this release generates."""
     found = [path for pattern in STARTED for path in sorted(kit.glob(pattern))]
     own = _made(kit, whose) if found else {}
     lock = kit / "wheels" / wheels.LOCK
@@ -60,7 +61,7 @@ def _foreign(kit: Path, whose: Role) -> list[Path]:
 
 
 def _made(kit: Path, whose: Role) -> kit_files.Files:
-    """What this release makes of a kit's settings; of those that it cannot read, the script alone."""
+    """The files that this release generates from a kit's settings; only the script if it cannot read them."""
     try:
         with own_code_barred():
             federation = Federation.read(kit / AGREED)
@@ -76,7 +77,7 @@ def _made(kit: Path, whose: Role) -> kit_files.Files:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts among the values of a tree."""
+    """All strings among the values of a tree."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
@@ -85,5 +86,5 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def privacy_known(kit: Path) -> list[str]:
-    """A line for each reservation of privacy in a silo's kit. Raises PrivacyError, StorageError."""
+    """A line for each privacy reservation in a silo's kit. Raises PrivacyError, StorageError."""
     return [f"study {r.study}: {r.cost}, since {r.when}" for r in PrivacyBudget(kit, foreign=True).reservations]

@@ -1,7 +1,7 @@
-"""What lies in a kit, and what becomes of each file when its study has ended.
+"""The contents of a kit, and what happens to each file when its study has ended.
 
-A file's path decides by the first rule that fits it. Whatever no rule names is its owner's and stays: data, own code.
-Paths are found without following symbolic links, so that nothing outside the kit is ever listed.
+The first rule that matches a file's path decides. Files that match no rule belong to the owner and stay: data, custom
+code. Symbolic links are not followed, so nothing outside the kit is ever listed.
 """
 
 import os
@@ -19,7 +19,7 @@ from pomona_federation.study_kinds import RESULTS
 Fate = Literal["keep", "erase", "remove", "stays"]
 Role = Literal["server", "silo"]
 
-KEPT = "kept"  # the folder of a kit into which uninstalling puts what is kept
+KEPT = "kept"  # folder of a kit that uninstalling moves kept files into
 AGREED = "federation.toml"
 STATE: dict[Role, str] = {"server": "run", "silo": "state"}
 MANAGED = ("app", "certs", "keys", "run", "state", "wheels", KEPT)  # folders of kits
@@ -31,7 +31,7 @@ SIGNS: dict[Role, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Files of a kit by their path in it, in which ``*`` stands for any part: what they are, and what becomes of them.
+    """Files of a kit by path, with ``*`` for any part: their description and their fate.
 
     ``fate``: "keep" puts a file aside, "erase" overwrites and removes it, "remove" only removes it.
     """
@@ -102,7 +102,7 @@ OWN = Rule("*", "stays", "yours, no part of the kit: data, own code")
 
 @dataclass(frozen=True)
 class Item:
-    """A file of a kit: its path in it, the rule that fits, its bytes, and whether it is a plain file of the kit alone.
+    """A file of a kit: its path, the matching rule, its size, and whether it is a plain file with no other name.
 
     A link, a pipe, or a file that has another name elsewhere (``plain`` false) is never written to.
     """
@@ -114,7 +114,7 @@ class Item:
 
 
 def require_kit(folder: Path, whose: Role) -> None:
-    """Raise ConfigError unless a folder is a kit of a silo, or of a server, or what uninstalling has left of one."""
+    """Raise ConfigError unless a folder is a silo's or a server's kit, or the rest of an uninstalled one."""
     other: Role = "server" if whose == "silo" else "silo"
     if any((folder / sign).exists() for sign in SIGNS[other]):
         raise ConfigError(f"{folder} is the kit of a {other}; use `pomona {other}`, or name another one with --folder")
@@ -126,7 +126,7 @@ def require_kit(folder: Path, whose: Role) -> None:
 def contents(folder: Path, whose: Role) -> list[Item]:
     """All files of a kit by path, without the state's lock.
 
-    Raises StorageError where one of the kit's folders is a link or on another file system, or cannot be read.
+    Raises StorageError if a folder of the kit is a link, is on another file system, or cannot be read.
     """
     _require_own_folders(folder)
     found: list[Item] = []
@@ -144,7 +144,7 @@ def contents(folder: Path, whose: Role) -> list[Item]:
 
 
 def rule(path: PurePosixPath, rules: Sequence[Rule]) -> Rule:
-    """The first rule that fits a path in a kit."""
+    """The first rule that matches a path in a kit."""
     return next((r for r in rules if fnmatchcase(str(path), r.pattern)), OWN)
 
 

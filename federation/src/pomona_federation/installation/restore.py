@@ -1,7 +1,8 @@
-"""A kit from its backup, in a new folder: checked whole before it appears there.
+"""Restoring a kit from its backup, into a new folder: fully checked before it appears there.
 
-Members are plain files with paths in the kit, no more and no larger than the backup says and its own size allows;
-links, devices and absolute paths are refused. Nothing is unpacked by ``tarfile``: it is read, hashed and written here.
+Members must be plain files with paths inside the kit, no more and no larger than the backup declares and its own size
+allows; links, devices and absolute paths are refused. Nothing is unpacked by ``tarfile``: contents are read, hashed and
+written here.
 """
 
 import hashlib
@@ -32,20 +33,20 @@ from pomona_federation.silo.studies.known_studies import KnownStudies
 from pomona_federation.versions import own
 
 BLOCK = 2**20
-LEDGER = "private/dp/*/ledger.jsonl"  # in the state of a study; a file of that name elsewhere is none
+LEDGER = "private/dp/*/ledger.jsonl"  # only inside the state of a study
 BROKEN = (tarfile.TarError, EOFError, LookupError, OverflowError, ValueError)
-PLAIN = re.compile(r"[^\x00-\x1f\\]+")  # names of a kit's files
+PLAIN = re.compile(r"[^\x00-\x1f\\]+")  # file names of a kit
 WITHIN: TypeAdapter[str] = TypeAdapter(Within)
 
 
 @dataclass(frozen=True)
 class Restoring:
-    """What an administrator says of a backup that is restored.
+    """The administrator's statements about a backup that is restored.
 
     Attributes:
-        spent: privacy spent since, by runs that the backup does not know; None for not said.
-        trained_until: the last round that the silo has trained since of runs that it knows; None for unknown.
-        trusted: whether the code, the rules and the decisions in it count.
+        spent: privacy spent since, by runs that the backup does not know; None if not stated.
+        trained_until: the last round that the silo has trained since, in runs that the backup knows; None if unknown.
+        trusted: whether the code, rules and decisions in it take effect.
     """
 
     spent: Cost | None = None
@@ -54,18 +55,18 @@ class Restoring:
 
 
 def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()) -> Backup:
-    """Make a kit of its backup, in a new folder.
+    """Restore a kit from its backup, in a new folder.
 
     Args:
         file: the backup.
         folder: new, or empty.
-        whose: the kit that is expected.
-        said: what its administrator says of it.
+        whose: the expected role of the kit.
+        said: the administrator's statements about it.
 
     Raises:
-        ConfigError: no backup, a changed or damaged one, another kit's or another version's; or what a silo's has
-            spent since was not said, or what runs or decides in it is not trusted: the error names both.
-        StorageError: the folder holds something, or cannot be written.
+        ConfigError: not a backup, a changed or damaged one, another role's or another version's; or the privacy spent
+            since was not stated, or the code and decisions in it are not trusted: the error names both.
+        StorageError: the folder is not empty, or cannot be written.
     """
     regular(file, ConfigError)
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
@@ -97,7 +98,7 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
 
 
 def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
-    """Raise ConfigError for what an administrator has to say of a backup, and has not."""
+    """Raise ConfigError for statements about a backup that its administrator must make and has not."""
     if told.role == "silo" and said.spent is None:
         raise ConfigError(
             f"{file} does not know what was spent of this silo's privacy after {told.made}: give --spent, the sum of "
@@ -112,7 +113,7 @@ def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
 
 
 def needs_key(folder: Path, told: Backup) -> bool:
-    """Whether a silo's private key has to be put into the kit by hand."""
+    """Whether a silo's private key must be put into the kit by hand."""
     return told.role == "silo" and not told.key and (folder / "certs").is_dir() and not (folder / KEY).exists()
 
 
@@ -124,7 +125,7 @@ def _require_fitting(file: Path, told: Backup, whose: Role) -> None:
 
 
 def _require_saved(file: Path, told: Backup) -> None:
-    """Raise ConfigError for a file that no backup takes: data, libraries, what a silo makes anew where it works."""
+    """Raise ConfigError for files that never belong in a backup: data, libraries, files that a silo rebuilds."""
     rules = RULES[told.role]
     for path in map(PurePosixPath, told.files):
         if not saved(Item(path, rule(path, rules), 0, plain=True)):
@@ -132,7 +133,7 @@ def _require_saved(file: Path, told: Backup) -> None:
 
 
 def _unpacked(file: Path, folder: Path) -> Backup:
-    """Write a backup's files into a folder, and compare them with what it says of itself. Raises ValueError."""
+    """Write a backup's files into a folder, and compare them with its list. Raises ValueError."""
     found: dict[str, SavedFile] = {}
     told: Backup | None = None
     with opened(file) as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
@@ -149,7 +150,7 @@ def _unpacked(file: Path, folder: Path) -> Backup:
                 raise ValueError(f"{_shown(name)} comes twice")
             else:
                 found[name] = _copied(source, folder / name)
-    os.sync()  # once for all: a sync of each of 60,000 files takes minutes
+    os.sync()  # one sync for all: syncing each of 60,000 files takes minutes
     if told is None or told.files != found:
         raise ValueError("its files are not those that it was made with")
     return told

@@ -1,8 +1,8 @@
-"""The end of a kit: what is kept goes into one folder, secrets are overwritten and removed, the rest is removed.
+"""Uninstalling a kit: kept files go into one folder, secrets are overwritten and removed, the rest is removed.
 
-Each step can be killed and done again: a kept file is moved by one renaming, never copied, and what is erased is
-erased once more. Keys go first, so that a kit that is half gone cannot be started. Folders are opened without following
-links, from the kit's own on: a link is taken away, never what it points to.
+Each step can be killed and repeated: a kept file is moved by one rename, never copied, and an erased file is simply
+erased again. Keys go first, so that a partly erased kit cannot be started. Folders are opened without following links,
+from the kit's own folder down: a link is removed, never its target.
 """
 
 import os
@@ -15,7 +15,7 @@ from pomona.core.errors import StorageError
 from pomona.storage.lock import LOCK, locked
 from pomona_federation.installation.contents import KEPT, MANAGED, STATE, Item, Role, contents
 
-BLOCK = 2**20  # bytes that are overwritten at a time
+BLOCK = 2**20  # bytes overwritten at a time
 CAVEAT = (
     "overwriting reaches the file as it lies now; an SSD, a file system that copies on write or keeps snapshots, and "
     "backups may hold older copies: an encrypted disk whose key is destroyed is the sure way"
@@ -23,14 +23,14 @@ CAVEAT = (
 
 
 def uninstall(folder: Path, whose: Role) -> list[Item]:
-    """Do to each file of a kit what its rule says; called again, go on where it stopped.
+    """Apply its rule to each file of a kit; a repeated call continues where the last one stopped.
 
     Returns:
-        What was there.
+        The files that were there.
 
     Raises:
         LockedError: the silo or server is running.
-        StorageError: a file cannot be moved or removed, or one of that name was kept before.
+        StorageError: a file cannot be moved or removed, or one with its name has been kept before.
     """
     found = contents(folder, whose)
     state = folder / STATE[whose]
@@ -40,7 +40,7 @@ def uninstall(folder: Path, whose: Role) -> list[Item]:
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with locked(state):
-            found = contents(folder, whose)  # what a process that has just ended may have written
+            found = contents(folder, whose)  # files that a process may have written just before it ended
             _keep(root, folder, [item for item in found if item.rule.fate == "keep"])
             secrets = [item for item in found if item.rule.fate == "erase"]
             for item in sorted(secrets, key=lambda item: item.path.suffix != ".key"):
@@ -59,7 +59,7 @@ def uninstall(folder: Path, whose: Role) -> list[Item]:
 
 
 def notes(found: Sequence[Item]) -> list[str]:
-    """What people should know before they end a kit."""
+    """Warnings to show before a kit is uninstalled."""
     names = {str(item.path) for item in found}
     lines = [
         f"{item.path} is a link, or has another name elsewhere: it is removed here, and its content stays there"
@@ -72,7 +72,7 @@ def notes(found: Sequence[Item]) -> list[str]:
 
 
 def _keep(root: int, folder: Path, items: Sequence[Item]) -> None:
-    """Move files to the same place below ``kept``; none that lies there is replaced."""
+    """Move files to the same path below ``kept``, replacing nothing."""
     for item in items:
         there = PurePosixPath(KEPT) / item.path
         if os.path.lexists(folder / there):
@@ -86,7 +86,7 @@ def _keep(root: int, folder: Path, items: Sequence[Item]) -> None:
 
 
 def _erase(root: int, item: Item) -> None:
-    """Overwrite a plain file with random bytes, durably, and remove it; remove anything else as it is."""
+    """Overwrite a plain file with random bytes, durably, and remove it; remove anything else without writing to it."""
     with _parent(root, item.path) as folder:
         if item.plain:
             how = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -116,7 +116,7 @@ def _unlink(root: int, path: PurePosixPath) -> None:
 
 @contextmanager
 def _parent(root: int, path: PurePosixPath, make: bool = False) -> Iterator[int]:
-    """The folder of a path in the kit, opened step by step so that no link leads out of it; made where asked."""
+    """The folder of a path in the kit, opened step by step so that no link leads out of it; created if asked."""
     handle = os.dup(root)
     try:
         for part in path.parts[:-1]:
@@ -132,7 +132,7 @@ def _parent(root: int, path: PurePosixPath, make: bool = False) -> Iterator[int]
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the kit's own folders as far as they are empty."""
+    """Remove the kit's own folders if they are empty."""
     for place in _deepest_first(folder / name for name in MANAGED if name != KEPT):
         with suppress(OSError):
             place.rmdir()

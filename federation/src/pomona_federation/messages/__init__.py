@@ -1,1 +1,1 @@
-"""What server and silos send each other: bodies, signed messages, pieces, tensors as bytes."""
+"""Messages between server and silos: bodies, signed messages, pieces, tensors as bytes."""

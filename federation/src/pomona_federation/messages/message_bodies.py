@@ -1,7 +1,7 @@
-"""Bodies of messages between server and silos: a task down, an answer up, as JSON that is checked when it is read.
+"""Bodies of messages between server and silos: a task down, an answer up, as JSON that is validated when read.
 
-There is one message each way per silo and round. Every field has a bounded type: a message that was read holds no
-path, no control character and no number that overflows, however hostile its sender. Both sides use the same types.
+There is one message each way per silo and round. Every field has a bounded type: a message that has been read contains
+no path, no control character and no number that overflows, however hostile its sender. Both sides use the same types.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ from pomona.core.settings import Settings
 from pomona_federation.agreement import Certificate, SiloName
 from pomona_federation.study_kinds import MOST_JUDGED
 
-Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # an id drawn at random
+Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # a randomly drawn id
 PublicKey = Annotated[str, StringConstraints(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")]
-RENEWALS = 20  # of a silo's key
+RENEWALS = 20  # a silo's key
 Hashes = Annotated[tuple[Sha256, ...], Field(max_length=10**5), FailFast()]
 
 
@@ -26,20 +26,20 @@ B = TypeVar("B", bound="Body")
 
 
 class Body(Settings):
-    """The base of message bodies; ``kind`` stands on the message, and in what is signed."""
+    """Base of message bodies; ``kind`` names the type on the message and in what is signed."""
 
     kind: ClassVar[str]
-    longest: ClassVar[int] = 2**16  # characters of its JSON that are read
+    longest: ClassVar[int] = 2**16  # longest JSON text that is read, in characters
 
     @property
     def statement(self) -> dict[str, Any]:
-        """The signed content of a message: all of its body."""
+        """The signed content of a message: its whole body."""
         content: dict[str, Any] = json.loads(self.model_dump_json())
         return content
 
 
 class RowOrigin(Settings):
-    """The origin of a row: which silo's tensor of which round it is, with that silo's signature."""
+    """The origin of a row: the silo, round and tensor that it comes from, with that silo's signature."""
 
     silo: SiloName
     round: Number
@@ -48,7 +48,7 @@ class RowOrigin(Settings):
 
 
 class EntryForm(Settings):
-    """The form of one entry of a downlink: one row or, where ``many``, one of each of some silos; what a row is."""
+    """The form of one entry of a downlink: one row or, with ``many``, one from each of several silos; a row's form."""
 
     many: bool
     dtype: Literal["BOOL", "F32", "F64", "I64"]
@@ -58,9 +58,9 @@ class EntryForm(Settings):
 class DownlinkEntry(Settings):
     """One entry of a downlink, as one silo gets it.
 
-    ``index``: the row of the bank it gets; or, where there are many, the ids of those whose rows it gets, its own id
-    marking an empty place. ``rows``: the hash of each row of the bank by its number, ``form`` what one is made of.
-    ``origins``: whose row, where it is one silo's own.
+    ``index``: the row of the bank that it gets; or, with many rows, the ids of the silos whose rows it gets, with its
+    own id for an empty place. ``rows``: the hash of each row of the bank by number; ``form``: the form of a row.
+    ``origins``: the origin of rows that come from a single silo.
     """
 
     form: EntryForm
@@ -70,7 +70,7 @@ class DownlinkEntry(Settings):
 
 
 class Newcomer(Settings):
-    """A silo that joined later: its place, its name, its public key, and the authority's certificate of both."""
+    """A silo that joined later: its place, name and public key, and the authority's certificate for both."""
 
     place: Place
     silo: SiloName
@@ -79,14 +79,14 @@ class Newcomer(Settings):
 
 
 class CertifiedKey(Settings):
-    """A silo's public key, and the authority's certificate of it."""
+    """A silo's public key, and the authority's certificate for it."""
 
     key: PublicKey
     certificate: Certificate
 
 
 class Renewal(Settings):
-    """A silo whose key was renewed: all its keys, the one that holds now last."""
+    """A silo whose key was renewed: all its keys, with the current one last."""
 
     silo: SiloName
     keys: tuple[CertifiedKey, ...] = Field(min_length=2, max_length=RENEWALS + 1)
@@ -96,17 +96,17 @@ class Task(Body):
     """A silo's task of one round; see ``federation.exchange.ClientRequest``.
 
     Attributes:
-        agreement: hash of the settings that all members agreed on.
+        agreement: hash of the agreed settings.
         run: the federation's run.
         number: of the round; one after the last for the closing visit.
         place: the silo's id.
-        sizes: samples of every place, 0 for who is no member now.
-        settled: the last round of this silo that the federation has used, 0 for none: the state it goes on from.
-        start: hash of the model that a newcomer starts from; None for the run's initial one.
+        sizes: samples of every place, 0 for a place without a current member.
+        settled: the last round of this silo that the federation has used, 0 for none: the state to continue from.
+        start: hash of the model that a newcomer starts from; None for the run's initial model.
     """
 
     kind = "task"
-    longest = 16 * 2**20  # that names a row and its signature of each of 10,000 places has 6 million
+    longest = 16 * 2**20  # a task naming a row and its signature for each of 10,000 places has 6 million
     agreement: Sha256
     run: Token
     number: Number = Field(ge=1)
@@ -122,23 +122,23 @@ class Task(Body):
 
     @property
     def digest(self) -> str:
-        """Hash of the task; it does not depend on which rows are enclosed."""
+        """Hash of the task; independent of which rows are enclosed."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @property
     def question(self) -> str:
-        """Hash of the task without newcomers and renewals: it has the same answer after someone has joined."""
+        """Hash of the task without newcomers and renewals: the answer stays the same after someone has joined."""
         return self.model_copy(update={"newcomers": (), "renewals": ()}).digest
 
     @property
     def needs(self) -> set[str]:
-        """Hashes of all rows that the task speaks of."""
+        """Hashes of all rows that the task refers to."""
         named = {digest for entry in self.downlink.values() for digest in entry.rows.values()}
         return named | ({self.start} if self.start else set())
 
 
 class ReportedScore(Settings):
-    """A silo's figures of one named model on one split."""
+    """A silo's scores of one named model on one split."""
 
     model: Label
     when: Literal["received", "trained"]
@@ -156,8 +156,8 @@ class Answer(Body):
     Attributes:
         task: hash of the task that this answers.
         uplink: SHA-256 of the uplink's bytes; "" for none.
-        rows: the silo's signature on each model row of its uplink, for those whom the server passes it on to.
-        fault: why there is no uplink: the kind of the error and a line without paths.
+        rows: the silo's signature on each model row of its uplink, for the silos that the server relays it to.
+        fault: why there is no uplink: the kind of error and one line without paths.
         missing: hashes of rows that the silo needs and does not have.
         held: hashes of rows that it keeps.
     """
@@ -181,7 +181,7 @@ class Answer(Body):
 
 
 class Refusal(Body):
-    """A silo will not, or cannot, do what it was asked; a line without paths says why."""
+    """A silo will not, or cannot, do what it was asked; one line without paths gives the reason."""
 
     kind = "refusal"
     silo: SiloName
@@ -189,7 +189,7 @@ class Refusal(Body):
 
 
 class Hello(Body):
-    """The server asks who is there; ``nonce`` keeps an old answer from being used again."""
+    """The server's request for a silo's identity; ``nonce`` prevents the replay of an old answer."""
 
     kind = "hello"
     agreement: Sha256
@@ -198,7 +198,7 @@ class Hello(Body):
 
 
 class HelloReply(Body):
-    """A silo says who it is and how many training samples it has."""
+    """A silo's identity and its number of training samples."""
 
     kind = "hello-reply"
     agreement: Sha256
@@ -210,7 +210,7 @@ class HelloReply(Body):
 
 
 class Decision(Body):
-    """A silo accepts or declines a study; ``study`` is its agreement's hash."""
+    """A silo's acceptance or refusal of a study; ``study`` is its agreement's hash."""
 
     kind = "decision"
     silo: SiloName
@@ -219,9 +219,9 @@ class Decision(Body):
 
 
 def read(kind: type[B], text: str) -> B:
-    """A message's body, within bounds in length, depth and every field.
+    """Parse a message's body, within bounds in length, depth and every field.
 
-    Raises ProtocolError naming the first field that is not what it must be.
+    Raises ProtocolError naming the first invalid field.
     """
     if len(text) > kind.longest:
         raise ProtocolError(f"a {kind.kind} of {len(text)} characters, at most {kind.longest} are read")

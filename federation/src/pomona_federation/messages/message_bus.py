@@ -1,4 +1,4 @@
-"""Messages between the server and silos, and who carries them: Flower in a federation, a stand-in in tests."""
+"""Messages between the server and silos, and the bus that carries them: Flower in a federation, a stand-in in tests."""
 
 import logging
 import traceback
@@ -32,7 +32,7 @@ class Message:
     def of(
         cls, body: Body, signer: Signer | None = None, enclosed: Mapping[str, bytes | memoryview] | None = None
     ) -> "Message":
-        """The message with this body, signed if there is a signer."""
+        """A message with this body, signed if a signer is given."""
         signature = signer.sign(body.kind, body.statement) if signer else ""
         return cls(body.kind, body.model_dump_json(), signature, enclosed or {})
 
@@ -43,9 +43,9 @@ class Message:
     def read(self, one: type[A], other: type[B], third: type[C], /) -> A | B | C: ...
 
     def read(self, *kinds: type[Body]) -> Body:
-        """The body, which is of one of these kinds. Raises ProtocolError, also for a version that is not understood.
+        """The body, which must be of one of these kinds. Raises ProtocolError, also for an incompatible version.
 
-        A refusal is read whatever its sender's version: it may say just that.
+        A refusal is read whatever its sender's version, since a version mismatch may be its very reason.
         """
         if self.kind != Refusal.kind:
             require_understood(self.versions)
@@ -56,13 +56,13 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return len(self.body) + len(self.signature) + sum(len(k) + len(v) for k, v in self.enclosed.items())
 
 
 @dataclass(frozen=True)
 class Undelivered:
-    """No answer will come; ``again``: because the node is gone, so that the message may be sent once more."""
+    """No answer will come; ``again``: the node is gone, so the message may be sent once more."""
 
     reason: str
     again: bool
@@ -70,7 +70,7 @@ class Undelivered:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message to a node that is worth answering for so many seconds."""
+    """A message to a node, with the seconds for which an answer is useful."""
 
     node: int
     message: Message
@@ -81,25 +81,25 @@ class MessageBus(Protocol):
     """Carries messages to nodes. A node's number does not identify a silo."""
 
     def online(self) -> frozenset[int]:
-        """The nodes that are connected."""
+        """The connected nodes."""
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
         """Send messages. Returns a ticket for each."""
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
-        """The answers that have come since, by ticket."""
+        """The answers that have arrived since the last call, by ticket."""
 
     def wait(self, seconds: float) -> None:
-        """Return when there may be answers, or after so many seconds."""
+        """Return when answers may have arrived, or after this many seconds."""
 
 
 @contextmanager
 def untrusted(*ours: type[Exception]) -> Iterator[None]:
-    """Turn every fault of what follows into a ProtocolError of one harmless line, so that the server goes on.
+    """Turn every fault in the block into a ProtocolError with one harmless line, so that the server continues.
 
-    Whatever a member sends is handled in such a block. The server's own disk is not a member's fault: StorageError
-    passes, as do the kinds in ``ours``. An unforeseen fault is told by its kind alone, since its text may hold anything
-    that was sent; the server's log has all of it, as one line.
+    Everything a member sends is handled in such a block. The server's own disk is not a member's fault: StorageError
+    passes, as do the kinds in ``ours``. An unforeseen fault is reported only by its kind, since its text may contain
+    anything that was sent; the server's log has the full text, as one line.
     """
     passing: tuple[type[Exception], ...] = (StorageError, *ours)
     try:
@@ -108,7 +108,7 @@ def untrusted(*ours: type[Exception]) -> Iterator[None]:
         raise
     except PomonaError as fault:
         raise ProtocolError(plain(str(fault))) from None
-    except Exception as fault:  # of bytes from outside
+    except Exception as fault:  # an unforeseen error while handling bytes from outside
         logger.warning("what was sent cannot be used: %s", plain("".join(traceback.format_exception(fault)), 4000))
         raise ProtocolError(
             f"what it sent cannot be used (a {type(fault).__name__}; the server's log has more)"

@@ -11,18 +11,18 @@ from pomona.core.errors import ProtocolError
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.versions import Versions
 
-PIECE = 5 * 2**20  # bytes of a record, as of Flower's own pieces of an array
-PREFIX = 8  # bytes that say how long the letter is
-LETTER = 64 * 2**20  # bytes of a letter
-DATA = "bytes"  # name of a record's one value
+PIECE = 5 * 2**20  # bytes of a record, as in Flower's own pieces of an array
+PREFIX = 8  # bytes of the letter's length
+LETTER = 64 * 2**20  # largest letter in bytes
+DATA = "bytes"  # name of a record's single value
 Enclosed = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,64}$")]  # a row's hash, or "uplink"
 WRONG = "a message holds something else than was agreed; check the peer's version"
 
 
 class Letter(BaseModel):
-    """The text of a message, and what is enclosed: names and bytes, in the order in which they follow.
+    """The text of a message, and its enclosures: names and sizes, in the order in which they follow.
 
-    Unknown keys are left out, so that another version's letter still says which one that is.
+    Unknown keys are ignored, so that a letter from another version can still state that version.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -35,7 +35,7 @@ class Letter(BaseModel):
 
 
 def packed(message: Message) -> RecordDict:
-    """A message as Flower's content: the letter's length, the letter in JSON, what is enclosed; cut into records."""
+    """A message as Flower's content: the letter's length, the letter in JSON, the enclosures; cut into records."""
     sizes = [(name, len(data)) for name, data in message.enclosed.items()]
     told: dict[str, Any] = {
         "kind": message.kind,
@@ -43,14 +43,14 @@ def packed(message: Message) -> RecordDict:
         "signature": message.signature,
         "versions": message.versions,
     }
-    letter = Letter.model_construct(**told, enclosed=sizes)  # ours; who gets it checks it
+    letter = Letter.model_construct(**told, enclosed=sizes)  # trusted: the receiver validates it
     text = letter.model_dump_json().encode()
     parts = [len(text).to_bytes(PREFIX, "little"), text, *message.enclosed.values()]
     return RecordDict({str(i): ConfigRecord({DATA: piece}) for i, piece in enumerate(_cut(parts))})
 
 
 def _cut(parts: Sequence[bytes | memoryview]) -> Iterator[bytes]:
-    """The parts one after another, in pieces of equal length but for the last."""
+    """The concatenated parts, in pieces of equal length except for the last."""
     piece = bytearray()
     for whole in parts:
         part, begin = memoryview(whole), 0
@@ -66,7 +66,7 @@ def _cut(parts: Sequence[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def unpacked(content: RecordDict) -> Message:
-    """The inverse. Raises ProtocolError for anything else."""
+    """The inverse of ``packed``. Raises ProtocolError for any other content."""
     data = memoryview(b"".join(_piece(content, i) for i in range(len(content))))
     end = PREFIX + int.from_bytes(data[:PREFIX], "little")
     if end > len(data):

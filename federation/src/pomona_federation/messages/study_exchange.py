@@ -1,8 +1,8 @@
-"""What a silo and the gate say to each other about studies, beside Flower's messages: bodies of two requests.
+"""Requests about studies between a silo and the gate, beside Flower's messages.
 
-``POST PATH`` brings a silo's decisions and returns the hashes of the studies that are not over; ``GET PATH/HASH``
-returns one study's text; ``POST VERSIONS`` brings a silo's versions and returns the server's, whatever later releases
-make of the rest. All are signed by the silo's key, as every request to the fleet's interface.
+``POST PATH`` sends a silo's decisions and returns the hashes of the open studies; ``GET PATH/HASH`` returns one study's
+text; ``POST VERSIONS`` sends a silo's versions and returns the server's, and its form will stay the same in later
+releases. All are signed with the silo's key, like every request to the fleet's interface.
 """
 
 from typing import Annotated
@@ -17,7 +17,7 @@ from pomona_federation.versions import Versions
 
 PATH = "/v1/fleet/pomona/studies"
 VERSIONS = f"{PATH}/versions"
-MOST = 1000  # decisions that a visit brings, and studies that an answer names
+MOST = 1000  # most decisions in a visit, and most studies in an answer
 
 
 class TakenDecision(Settings):
@@ -28,20 +28,20 @@ class TakenDecision(Settings):
 
 
 class SiloVersions(Settings):
-    """A silo's request: who it is, and what is installed there."""
+    """A silo's request: its name and its installed versions."""
 
     silo: SiloName
     versions: Versions
 
 
 class StudyVisit(Settings):
-    """A silo's request: who it is, and what it has decided since the last."""
+    """A silo's request: its name and its decisions since the last request."""
 
     silo: SiloName
     decisions: Annotated[tuple[TakenDecision, ...], Field(max_length=MOST)] = ()
 
 
 class OpenStudies(Settings):
-    """The answer: agreement hashes of the studies that are not over, in the order in which they run."""
+    """The answer: agreement hashes of the open studies, in the order in which they run."""
 
     studies: Annotated[tuple[Sha256, ...], Field(max_length=MOST)] = ()

@@ -1,4 +1,4 @@
-"""Bodies of messages in a survey: the server's question of a step, and a silo's signed answer."""
+"""Message bodies of a survey: the server's question in each step, and a silo's signed answer."""
 
 import hashlib
 
@@ -11,9 +11,9 @@ from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, Figu
 
 
 class SurveyQuestion(Body):
-    """A step of a survey: which columns a silo has, or, with ``figures``, what is in those that all have.
+    """One step of a survey: which columns a silo has or, with ``figures``, the statistics of the columns that all have.
 
-    ``members``: the silos with rows that are asked, as the server counts them.
+    ``members``: the asked silos that have rows, as counted by the server.
     """
 
     kind = "survey-question"
@@ -25,12 +25,12 @@ class SurveyQuestion(Body):
 
     @property
     def digest(self) -> str:
-        """Hash of the question, whoever else is asked it."""
+        """Hash of the question, independent of which other silos are asked."""
         return hashlib.sha256(self.model_dump_json(exclude={"members"}).encode()).hexdigest()
 
 
 class SurveyAnswer(Body):
-    """A silo's answer; ``question`` is the hash of what it answers."""
+    """A silo's answer; ``question`` is the hash of the question."""
 
     kind = "survey-answer"
     longest = 32 * 2**20

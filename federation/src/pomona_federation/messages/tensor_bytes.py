@@ -1,6 +1,6 @@
-"""Tensors as they travel: rows of a downlink and uplinks as little-endian numbers and nothing else.
+"""Tensors on the wire: rows of a downlink and uplinks as little-endian numbers and nothing else.
 
-A row is named by the SHA-256 of its bytes, so that one that a silo already holds is named but not sent again.
+A row is identified by the SHA-256 of its bytes, so that a row that a silo already holds is named but not sent again.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class Encoding(NamedTuple):
         return bytes(memory(self.narrow(row)))
 
     def unpack(self, data: bytes, form: EntryForm) -> Tensor:
-        """A row (w,) from bytes. Raises ProtocolError for another length or numbers that are not finite."""
+        """Decode a row (w,). Raises ProtocolError for another length or numbers that are not finite."""
         blank = torch.empty(form.width, dtype=DTYPES[form.dtype], device="meta")
         travels = self.narrow(blank).dtype
         if len(data) != form.width * travels.itemsize:
@@ -54,15 +54,15 @@ class Encoding(NamedTuple):
         return b"".join(pieces({k: self.narrow(t) for k, t in uplink.items()}))
 
     def unpack_uplink(self, data: bytes, expects: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """An uplink from a peer's bytes, in the form that the server half expects. Raises ProtocolError."""
+        """Decode a peer's uplink into the form that the server half expects. Raises ProtocolError."""
         spec = {k: self.narrow(t) for k, t in expects.items()}
         return {k: t.to(expects[k].dtype) for k, t in decode(data, spec, largest(spec)).items()}
 
     def entry(self, entry: DownlinkEntry, rows: Mapping[str, bytes]) -> Rows:
-        """An entry of the downlink, as one silo alone gets it, from its rows' bytes by hash. Raises ProtocolError."""
+        """Build one silo's entry of the downlink from its rows' bytes by hash. Raises ProtocolError."""
         unpacked = {j: self.unpack(rows[digest], entry.form) for j, digest in entry.rows.items()}
         height = self.places if entry.form.many else len(unpacked)
-        # Rows that were not sent stay untouched zeros, which take no memory.
+        # Rows that were not sent stay untouched zeros, which take up no memory.
         some = next(iter(unpacked.values()), torch.zeros(entry.form.width))
         bank = torch.zeros(height, entry.form.width, dtype=some.dtype)
         for j, row in unpacked.items():
@@ -71,16 +71,16 @@ class Encoding(NamedTuple):
         return Rows(bank, index.unsqueeze(0) if entry.form.many else index)
 
     def start(self, digest: str | None, rows: Mapping[str, bytes], width: int) -> Tensor | None:
-        """The model (width,) that a newcomer starts from; None for the run's initial one. Raises ProtocolError."""
+        """The model (width,) that a newcomer starts from; None for the run's initial model. Raises ProtocolError."""
         return self.unpack(rows[digest], EntryForm(many=False, dtype="F32", width=width)) if digest else None
 
     def narrow(self, tensor: Tensor) -> Tensor:
-        """A tensor in the precision in which it travels."""
+        """A tensor in its precision on the wire."""
         return tensor.to(WIDTH[self.wire]) if tensor.dtype == torch.float32 and tensor.numel() > self.places else tensor
 
 
 class PackedRows:
-    """A downlink's rows as bytes by hash, each packed once for all receivers; in a file where the bank lies in one."""
+    """A downlink's rows as bytes by hash, each packed once for all receivers; on disk if the bank is on disk."""
 
     def __init__(self, down: Downlink, encoding: Encoding) -> None:
         self.down: dict[str, Rows] = dict(down)
@@ -95,7 +95,7 @@ class PackedRows:
         return self._digests[key, j]
 
     def add(self, row: Tensor) -> str:
-        """Pack one more row. Returns its hash."""
+        """Pack one more row and return its hash."""
         travels = beside(self._encoding.narrow(row), row)
         data = memory(travels)
         digest = sha256(data)
@@ -105,10 +105,10 @@ class PackedRows:
 
 
 def form_of(entry: Rows) -> EntryForm:
-    """The form of an entry that this program has made."""
+    """The form of a locally made entry."""
     return EntryForm(many=entry.index.dim() == 2, dtype=CODES[entry.bank.dtype], width=entry.bank.shape[1])
 
 
 def sha256(data: bytes | memoryview) -> str:
-    """SHA-256 in hex: the name of a row or an uplink by its bytes."""
+    """SHA-256 in hex, which identifies a row or an uplink by its bytes."""
     return hashlib.sha256(data).hexdigest()

@@ -1,1 +1,1 @@
-"""What operators look at: metrics, a page, the audit log's export. It reads files alone, and disturbs no run."""
+"""Monitoring for operators: metrics, a page, the audit log's export. It only reads files and never affects a run."""

@@ -1,4 +1,4 @@
-"""A line chart as SVG, without scripts and styles of its own: the page's style sheet colours it."""
+"""A line chart as SVG without scripts or styles; the page's style sheet colours it."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from pomona_federation.monitoring.run_history import Point
 
 HEIGHT = 260
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40  # margins
-MOST = 400  # points of a line
+MOST = 400  # most points in a line
 
 
 class Line(NamedTuple):
-    """A line: its class in the style sheet, its points, and whether their intervals are shown."""
+    """A line: its class in the style sheet, its points, and whether their intervals are drawn."""
 
     kind: str
     points: Sequence[Point]
@@ -23,13 +23,13 @@ class Line(NamedTuple):
 
 
 def chart(lines: Sequence[Line], metric: Metric, width: int, label: str) -> Markup:
-    """The chart of one metric over rounds; nothing without points.
+    """The chart of one metric over rounds; empty without points.
 
     Args:
         lines: the last is drawn on top.
         metric: of their values.
-        width: of the drawing, in the units of its letters: about the pixels that it will have.
-        label: for those who do not see it.
+        width: of the drawing, in the units of its letters, roughly its final pixels.
+        label: text for screen readers.
     """
     lines = [line._replace(points=_thinned(line.points)) for line in lines if line.points]
     if not lines:
@@ -75,7 +75,7 @@ def chart(lines: Sequence[Line], metric: Metric, width: int, label: str) -> Mark
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """About ``count`` round numbers from at most low to at least high where that is near; at least two."""
+    """About ``count`` round numbers, at least two, that cover low to high as closely as possible."""
     size = max(abs(low), abs(high), 1.0)
     flat = high - low < 1e-9 * size
     rough = size / 10 if flat else (high - low) / max(1, count)
@@ -86,7 +86,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def _number(value: float, steps: Sequence[float]) -> str:
-    """A tick as text: as many decimals as the steps need, or an exponent where numbers are long."""
+    """A tick as text, with as many decimals as the steps need, or an exponent for long numbers."""
     step = steps[1] - steps[0]
     decimals = next((d for d in range(5) if abs(round(step, d) - step) < step * 1e-6), None)
     long = decimals is None or max(abs(steps[0]), abs(steps[-1])) >= 1e5
@@ -99,6 +99,6 @@ def _seen(point: Point, band: bool) -> list[float]:
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """At most ``MOST`` points, evenly over the rounds, the last one among them."""
+    """At most ``MOST`` points, evenly spaced over the rounds and including the last."""
     every = math.ceil(len(points) / MOST)
     return [p for k, p in enumerate(points) if (len(points) - 1 - k) % every == 0] if every else []

@@ -1,4 +1,4 @@
-"""The operators' page of one run: what its files say, as HTML without scripts."""
+"""The operators' page of one run: the contents of its files as HTML without scripts."""
 
 import time
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from pomona_federation.monitoring.server_metrics import state_of
 from pomona_federation.monitoring.watched_server import StudyView, moment
 
 PACKAGE = "pomona_federation.monitoring"
-SECONDS = 10  # until the page reads itself again
-SHOWN = 15  # rounds and decisions of a table
+SECONDS = 10  # seconds until the page reloads
+SHOWN = 15  # most rounds and decisions in a table
 WIDTHS = {"wide": 1080, "narrow": 350}
 SECTIONS = (
     ("now", "Now"),
@@ -35,8 +35,8 @@ def page(study: StudyView, refreshes: bool) -> str:
     """The page of a study.
 
     Args:
-        study: as it is now.
-        refreshes: whether the page reads itself again.
+        study: its current state.
+        refreshes: whether the page reloads itself.
     """
     now, standing, record = time.time(), study.standing, study.recorded
     metric = metric_named(record.metric) if record.metric in METRICS or is_own(record.metric) else None
@@ -68,12 +68,12 @@ def page(study: StudyView, refreshes: bool) -> str:
 
 
 def trouble(line: str) -> str:
-    """The page in place of one whose files cannot be read, with the error in one line."""
+    """The page shown if the files cannot be read, with the error in one line."""
     return render("trouble.html.jinja", PACKAGE, line=line, seconds=SECONDS)
 
 
 def clock(when: float) -> str:
-    """A moment, in UTC."""
+    """A time, in UTC."""
     try:
         return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError, OSError):
@@ -81,7 +81,7 @@ def clock(when: float) -> str:
 
 
 def ago(when: float | None, now: float) -> str:
-    """How long ago a moment was, in one unit; a dash for none."""
+    """Time elapsed since a moment, in one unit; a dash for none."""
     if when is None:
         return NOTHING
     past = max(0.0, now - when)
@@ -122,17 +122,17 @@ def _silos(study: StudyView, now: float) -> Table:
 
 
 def traffic(n: int) -> str:
-    """Bytes for people; a dash for none."""
+    """A number of bytes in readable form; a dash for none."""
     return size(n) if n else NOTHING
 
 
 def _curves(record: RecordedRun) -> dict[str, list[Point]]:
-    """The curves of the model and moment that the run is judged by, by split."""
+    """The curves of the run's headline model and moment, by split."""
     return {split: record.curves.get((*record.headline, split), []) for split in ("validation", "test")}
 
 
 def _charts(record: RecordedRun, metric: Metric) -> dict[str, Markup]:
-    """The chart for each width of a screen, the narrow one hidden on a wide one."""
+    """The chart for each screen width; the narrow one is hidden on wide screens."""
     curves = _curves(record)
     said = [f"{split} {metric.text(points[-1].mean)}" for split, points in curves.items() if points]
     label = f"{metric.heading} over rounds, mean over silos; last: {', '.join(said)}"

@@ -1,4 +1,4 @@
-"""The dashboard's application: the pages of studies for whoever has the token."""
+"""The dashboard's application: pages of studies, protected by a token."""
 
 import secrets
 from importlib.resources import files
@@ -19,13 +19,13 @@ def new_token() -> str:
 
 
 def dashboard_app(server: WatchedServer, token: str) -> Any:
-    """The application.
+    """Build the application.
 
-    ``/?token=TOKEN`` is answered with a cookie and the way to ``/``, so that the token leaves the address bar; all
-    else needs that cookie, or the token as ``Authorization: Bearer``.
+    ``/?token=TOKEN`` sets a cookie and redirects to ``/``, so that the token leaves the address bar; everything else
+    requires that cookie, or the token as ``Authorization: Bearer``.
 
     Args:
-        server: what can be looked at; the study that runs, or ran last, is at ``/``, each at ``/study/NAME``.
+        server: the watched server; the study that runs, or ran last, is at ``/``, each study at ``/study/NAME``.
         token: compared in constant time.
     """
     from starlette.middleware import Middleware
@@ -51,7 +51,7 @@ def dashboard_app(server: WatchedServer, token: str) -> Any:
 
 
 class Admitted:
-    """ASGI middleware that lets those pass who have the token, and hands it to their browser as a cookie."""
+    """ASGI middleware that admits requests with the token and hands it to the browser as a cookie."""
 
     def __init__(self, app: Any, token: str) -> None:
         self.app, self.token = app, token
@@ -62,11 +62,11 @@ class Admitted:
         from starlette.responses import PlainTextResponse, RedirectResponse
 
         request = Request(scope)
-        # Cookies know no ports: the name has it, so that two dashboards on a machine do not sign each other out.
+        # Cookies ignore ports: the port is in the name, so that two dashboards on a machine do not sign each other out.
         name = f"pomona-dashboard-{(request.url.port or 80)}"
         answer: Any
         if self._is(request.query_params.get("token", "")):
-            # A path that begins with two slashes, or is a whole address, would lead elsewhere.
+            # A path that begins with two slashes, or is a whole address, would redirect elsewhere.
             answer = RedirectResponse(f"/{scope['path'].lstrip('/')}", 303)
             answer.set_cookie(name, self.token, httponly=True, samesite="strict", path="/")
         elif self._is(request.cookies.get(name, "")) or self._is(_bearer(request.headers.get("authorization", ""))):

@@ -1,4 +1,4 @@
-"""A small web server for this machine alone: read only, with checks of the Host header and strict headers."""
+"""A small read-only web server on loopback, with checks of the Host header and strict headers."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from pomona.core.errors import ConfigError, LockedError
 
-LOCAL = ["127.0.0.1", "localhost"]  # names under which a browser of this machine, or a tunnel, may ask
+LOCAL = ["127.0.0.1", "localhost"]  # host names that a browser on this machine, or a tunnel, may use
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
@@ -16,13 +16,13 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-AT_ONCE = 32  # connections
+AT_ONCE = 32  # most connections
 
 
 def application(routes: Sequence[Any], middleware: Sequence[Any] = ()) -> Any:
-    """An ASGI application of Starlette's routes, for GET and HEAD alone.
+    """An ASGI application with Starlette's routes, for GET and HEAD only.
 
-    A request whose Host header names another machine is refused: a page elsewhere could have its own name point here.
+    A request whose Host header names another machine is refused: a page elsewhere could let its own name point here.
     """
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -30,7 +30,7 @@ def application(routes: Sequence[Any], middleware: Sequence[Any] = ()) -> Any:
 
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL, www_redirect=False)
     app = Starlette(routes=list(routes), middleware=[hosts, *middleware])
-    app.router.redirect_slashes = False  # it would lead to whatever the Host header says behind a colon
+    app.router.redirect_slashes = False  # the redirect would go to whatever the Host header contains after a colon
     return Strict(app)
 
 
@@ -53,7 +53,7 @@ class Strict:
 
 
 def listening(port: int) -> socket.socket:
-    """A socket on loopback; port 0 takes a free one. Raises LockedError for a port that is taken."""
+    """A socket on loopback; port 0 picks a free port. Raises LockedError for a port in use."""
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as fault:
@@ -63,7 +63,7 @@ def listening(port: int) -> socket.socket:
 
 
 def require_web() -> None:
-    """Raise ConfigError where the web server that comes with Flower is not installed."""
+    """Raise ConfigError if the web server that comes with Flower is not installed."""
     try:
         import starlette
         import uvicorn
@@ -77,9 +77,9 @@ def serve(make: Callable[[], Any], port: int, say: Callable[[int], None]) -> Non
     """Serve an application until a signal.
 
     Args:
-        make: the application.
-        port: on loopback; 0 takes a free one.
-        say: told of the port when connections are taken.
+        make: builds the application.
+        port: on loopback; 0 picks a free port.
+        say: called with the port when connections are accepted.
 
     Raises ConfigError, LockedError.
     """
@@ -87,7 +87,7 @@ def serve(make: Callable[[], Any], port: int, say: Callable[[int], None]) -> Non
     import uvicorn
 
     with listening(port) as taken:
-        # No access log: the address that is asked for first has the token in it.
+        # No access log: the first request's address contains the token.
         settings = uvicorn.Config(
             make(), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
             limit_concurrency=AT_ONCE, timeout_keep_alive=5, timeout_graceful_shutdown=2, lifespan="off",

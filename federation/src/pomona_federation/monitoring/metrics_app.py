@@ -13,7 +13,7 @@ from pomona_federation.monitoring.watched_server import WatchedServer
 
 
 class Report(NamedTuple):
-    """What was found at one moment: all metrics, and the states that decide about health, by what they are of."""
+    """A snapshot: all metrics, and the states that determine health, by what they describe."""
 
     families: list[Family]
     states: dict[str, str]
@@ -21,7 +21,7 @@ class Report(NamedTuple):
 
 
 def of_server(kit: Path) -> Callable[[], Report]:
-    """A function that looks at a server's kit. Raises ConfigError for a folder that is none."""
+    """A function that reports on a server's kit. Raises ConfigError for a folder that is not a kit."""
     server = WatchedServer.of(kit)
 
     def report() -> Report:
@@ -34,7 +34,7 @@ def of_server(kit: Path) -> Callable[[], Report]:
 
 
 def of_silo(kit: Path) -> Callable[[], Report]:
-    """A function that looks at a silo's kit. Raises ConfigError for a folder that is none."""
+    """A function that reports on a silo's kit. Raises ConfigError for a folder that is not a kit."""
     silo = WatchedSilo.of(kit)
 
     def report() -> Report:
@@ -46,7 +46,7 @@ def of_silo(kit: Path) -> Callable[[], Report]:
 
 
 def metrics_app(report: Callable[[], Report]) -> Any:
-    """The application. A file that cannot be read is an answer 503 in one line, for Prometheus a target that is down.
+    """Build the application. An unreadable file gives a one-line 503, which Prometheus shows as a target that is down.
 
     ``/health`` answers 200 or 503, with the states as JSON.
     """

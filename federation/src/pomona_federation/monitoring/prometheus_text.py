@@ -1,4 +1,4 @@
-"""Prometheus' text format 0.0.4: families of samples as ``/metrics`` gives them."""
+"""Prometheus' text format 0.0.4: metric families and their samples, as served at ``/metrics``."""
 
 import math
 import re
@@ -21,7 +21,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Family:
-    """Samples of one name; without samples it is not shown. A counter's name ends in ``_total``."""
+    """Samples of one name; omitted from the output without samples. A counter's name ends in ``_total``."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -35,17 +35,17 @@ class Family:
 
 
 def gauge(name: str, text: str, value: float | None, **labels: str) -> Family:
-    """A gauge with one sample; with none where the value is not known."""
+    """A gauge with one sample; without a sample if the value is unknown."""
     return Family(name, "gauge", text, () if value is None else (Sample(value, labels),))
 
 
 def gauges(name: str, text: str, label: str, values: Mapping[str, float | None]) -> Family:
-    """A gauge with a sample for each value of a label, where it is known."""
+    """A gauge with one sample per label value, for the known ones."""
     return Family(name, "gauge", text, tuple(Sample(v, {label: k}) for k, v in values.items() if v is not None))
 
 
 def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Family:
-    """A counter with a sample for each value of a label."""
+    """A counter with one sample per label value."""
     return Family(name, "counter", text, tuple(Sample(v, {label: k}) for k, v in values.items()))
 
 
@@ -55,7 +55,7 @@ def counter(name: str, text: str, value: float) -> Family:
 
 
 def together(label: str, groups: Mapping[str, Iterable[Family]]) -> list[Family]:
-    """Families of several groups as one list, each name once; every sample has its group's name as a label more."""
+    """Merge the families of several groups, each name once; the group becomes an extra label of its samples."""
     joined: dict[str, Family] = {}
     for group, families in groups.items():
         for one in families:

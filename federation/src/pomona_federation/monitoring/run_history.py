@@ -1,4 +1,4 @@
-"""What a server's runs have told so far: events and audit log, each line read once while the files grow."""
+"""History of a server's runs from events and audit log, each line read once while the files grow."""
 
 import hashlib
 import math
@@ -18,16 +18,16 @@ from pomona.record import events
 from pomona.record.rows import Evaluation
 from pomona.storage.hash_chain import parsed
 
-RECENT = 200  # decisions and rounds that are kept one by one
-SPOKE = {"present", "received"}  # events that a silo's own signature stands behind
+RECENT = 200  # most decisions and rounds kept individually
+SPOKE = {"present", "received"}  # events backed by a silo's own signature
 Key = tuple[str, str, str]  # model, when, split
 
 
-AT_ONCE = 10_000  # lines of a look
+AT_ONCE = 10_000  # lines per look
 
 
 class Mark(Settings):
-    """A place in a file: where the last line that was seen begins and ends, and its SHA-256."""
+    """A position in a file: where the last seen line begins and ends, and its SHA-256."""
 
     begin: Count = 0
     end: Count = 0
@@ -35,19 +35,19 @@ class Mark(Settings):
 
 
 class RewrittenError(StorageError):
-    """A file that no longer has the line that was seen last in its place."""
+    """The file no longer has the last seen line in its place."""
 
 
 def lines_after(path: Path, mark: Mark, most: int = AT_ONCE) -> Iterator[tuple[bytes, Mark]]:
-    """Whole lines after a mark, each with the mark behind it; a last line without its end is not there yet.
+    """Complete lines after a mark, each with the mark after it; a last line without a line feed is left for later.
 
     Args:
-        path: of the file; one that is missing has no lines.
+        path: of the file; a missing file has no lines.
         mark: ``Mark()`` for the beginning.
-        most: lines of one call.
+        most: lines per call.
 
     Raises:
-        RewrittenError: the marked line is another one now, or gone.
+        RewrittenError: the marked line has changed or is gone.
         StorageError: the file cannot be read.
     """
     try:
@@ -70,7 +70,7 @@ def lines_after(path: Path, mark: Mark, most: int = AT_ONCE) -> Iterator[tuple[b
 
 
 class RoundFigures(NamedTuple):
-    """One round: silos that were used, seconds, bytes of models to and from all of them."""
+    """One round: number of silos used, seconds, bytes of models to and from all of them."""
 
     round: int
     silos: int
@@ -89,7 +89,7 @@ class Point(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """An admission, or a node that was turned away: ``silo`` as the audit log names it."""
+    """An admission decision, or a rejected node: ``silo`` as the audit log names it."""
 
     time: str
     round: int | None
@@ -102,12 +102,12 @@ class Decision(NamedTuple):
 
 @dataclass
 class RecordedRun:
-    """What the events of a run say.
+    """The events of a run.
 
     Attributes:
         names: of the silos, by place.
         metric: the run's, as the record names it.
-        headline: model and moment that it is judged by.
+        headline: the headline model and moment.
         rounds: the last ones.
         down, up: bytes of models by place, over all rounds.
         curves: points by model, moment and split.
@@ -122,7 +122,7 @@ class RecordedRun:
     curves: dict[Key, list[Point]] = field(default_factory=lambda: defaultdict(list))
 
     def take(self, line: bytes) -> None:
-        """Take in one event; one that cannot be read is left out."""
+        """Add one event; one that cannot be read is skipped."""
         try:
             event = events.read(line)
         except ValueError:
@@ -151,12 +151,12 @@ class RecordedRun:
 
 @dataclass
 class JudgedStudy:
-    """What the audit log says of one study.
+    """One study in the audit log.
 
     Attributes:
-        decisions: the last uplinks that were admitted or refused, and nodes that were turned away.
+        decisions: the last admitted or refused uplinks, and rejected nodes.
         admitted, refused: uplinks by silo.
-        committed: when the last round was, in ISO 8601.
+        committed: time of the last round, in ISO 8601.
     """
 
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -167,21 +167,21 @@ class JudgedStudy:
 
 @dataclass
 class AuditedServer:
-    """What a server's audit log says, which all its studies share.
+    """A server's audit log, which all its studies share.
 
     Attributes:
-        seen: by silo, when it last said something that its key has signed, in ISO 8601.
-        lost: processes that had to be started again, by name.
+        seen: by silo, the time of its last message signed with its key, in ISO 8601.
+        lost: processes that had to be restarted, by name.
         studies: by name, "" for the one that the kit came with.
     """
 
     seen: dict[str, str] = field(default_factory=dict)
     lost: Counter[str] = field(default_factory=Counter)
     studies: dict[str, JudgedStudy] = field(default_factory=lambda: defaultdict(JudgedStudy))
-    _study: str = ""  # whose lines follow
+    _study: str = ""  # the study whose lines follow
 
     def take(self, line: bytes) -> None:
-        """Take in one line; a piece that a kill cut short is left out."""
+        """Add one line; a piece cut short by a kill is skipped."""
         fields = parsed(line)
         if fields is None:
             return
@@ -201,7 +201,7 @@ class AuditedServer:
         elif event == "admission":
             (study.admitted if fields.get("admitted") is True else study.refused)[silo] += 1
             study.decisions.append(_decision(when, silo, fields))
-        elif event == "refused" and "round" not in fields:  # with a round it is told as an admission, too
+        elif event == "refused" and "round" not in fields:  # also reported as an admission in its round
             study.decisions.append(_decision(when, silo, fields))
 
 
@@ -222,11 +222,11 @@ T = TypeVar("T", RecordedRun, AuditedServer)
 
 @dataclass
 class Followed(Generic[T]):
-    """A file of lines and what it has said so far: ``look`` takes in what is new.
+    """A growing file of lines and the content read so far: ``look`` adds new lines.
 
     Args:
         path: of the file.
-        begin: makes what is known before the first line.
+        begin: makes the content before the first line.
     """
 
     path: Path
@@ -235,7 +235,7 @@ class Followed(Generic[T]):
     _known: T | None = None
 
     def look(self) -> T:
-        """What is known now; a file that was rewritten, as after a resume, is read anew. Raises StorageError."""
+        """The current content; a rewritten file, as after a resume, is read anew. Raises StorageError."""
         if self._known is None:
             self._known = self.begin()
         try:

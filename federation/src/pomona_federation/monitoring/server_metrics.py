@@ -1,4 +1,4 @@
-"""A server's metrics for Prometheus. Times are seconds since 1970: how long ago something was is ``time() - it``."""
+"""A server's metrics for Prometheus. Times are seconds since 1970; an age is ``time() - value``."""
 
 import shutil
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from typing import Any
 from pomona_federation.monitoring.prometheus_text import Family, Sample, counters, gauge, gauges
 from pomona_federation.monitoring.watched_server import StudyView, moment
 
-QUEUED = ("proposed", "ready", "declined", "aborted")  # of studies that were submitted
+QUEUED = ("proposed", "ready", "declined", "aborted")  # states of submitted studies
 STATES = ("never started", "starting", "running", "interrupted", "failed", "finished", "killed", *QUEUED)
 SILO_STATES = ("not seen yet", "greeted", "present", "absent", "rejected", "revoked")
 HEALTHY = {"starting", "running", "finished", *QUEUED}
@@ -16,7 +16,7 @@ PREFIX = "pomona_server"
 
 
 def state_of(standing: dict[str, Any]) -> str:
-    """The state as one of ``STATES``: while the server runs, of a study that does not, its place in the queue."""
+    """The state as one of ``STATES``; while the server runs another study, the study's state in the queue."""
     row = next((row for row in standing["studies"] if row["study"] == standing["study"]), {"state": "", "hash": ""})
     queued = bool(standing["pid"] and row["hash"] and row["state"] in QUEUED)
     return str(row["state"] if queued else standing["state"]).partition(";")[0]
@@ -103,5 +103,5 @@ def _machine(study: StudyView) -> list[Family]:
 
 
 def day(text: str | None) -> float | None:
-    """Seconds since 1970 at which a day begins, in UTC."""
+    """The start of a day in UTC, as seconds since 1970."""
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

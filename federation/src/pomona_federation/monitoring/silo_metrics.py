@@ -33,18 +33,18 @@ class WatchedSilo:
 
     @classmethod
     def of(cls, kit: Path) -> "WatchedSilo":
-        """The silo of a kit. Raises ConfigError for a folder that is none."""
+        """The silo of a kit. Raises ConfigError for a folder that is not a kit."""
         Federation.read(kit / "federation.toml")
         return cls(kit)
 
     def look(self) -> tuple[dict[str, Any], list[Family]]:
-        """How it stands, as ``status.silo`` says it, and all metrics. Raises StorageError, ConfigError."""
+        """The status, as returned by ``status.silo``, and all metrics. Raises StorageError, ConfigError."""
         now, own = status.silo(self.kit), SiloFile.load(self.kit / "silo.toml")
         studies = {title: self._study(homes, agreed) for title, homes, agreed in self._studies()}
         return now, [*self._node(now, own), *together("study", studies)]
 
     def _studies(self) -> Iterator[tuple[str, Sequence[Path], Federation]]:
-        """Of each study that this silo takes part in: its name, the folders of its rounds, what was agreed."""
+        """For each study that this silo takes part in: its name, the folders of its rounds, its terms."""
         federation, known = Federation.read(self.kit / "federation.toml"), KnownStudies(self.kit)
         if federation.comes_with_study:
             yield KIT, [self.kit / "state"], federation
@@ -100,7 +100,7 @@ class WatchedSilo:
 def _by_study(
     rows: Sequence[Mapping[str, Any]], key: str, over: Callable[[Sequence[float]], float]
 ) -> dict[str, float | None]:
-    """A figure of each study over its reservations: what they may cost adds up, what its ledger says has done so."""
+    """A figure for each study over its reservations: worst costs add up, as do the amounts in its ledger."""
     return {
         name: over([_bound(row[key]) for row in rows if row["study"] == name])
         for name in dict.fromkeys(row["study"] for row in rows)
@@ -108,5 +108,5 @@ def _by_study(
 
 
 def _bound(epsilon: float | None) -> float:
-    """An epsilon; infinite where there is no noise, and so no bound."""
+    """An epsilon; infinite if there is no noise, and so no bound."""
     return math.inf if epsilon is None else epsilon

@@ -1,4 +1,4 @@
-"""A server that operators look at: how its studies stand, what they report, and a bound of each silo's epsilon."""
+"""A server as operators see it: the state of its studies, their reports, and a bound on each silo's epsilon."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,19 +20,19 @@ Row = dict[str, Any]
 
 @dataclass
 class PrivacyAccount:
-    """Counts what a federation's rounds cost; what was worked out once is kept. Without privacy nothing is loaded."""
+    """Computes the privacy cost of a federation's rounds, with a cache. Without privacy nothing is loaded."""
 
     federation: Federation
     _known: dict[tuple[int, int], float | None] = field(default_factory=dict)
 
     def bounds(self, standing: Mapping[str, Any]) -> dict[str, float | None]:
-        """By silo, the most epsilon that its rounds can have cost, the one that goes on now included.
+        """By silo, the largest epsilon that its rounds can have cost, including the current round.
 
-        It follows from the agreed settings and the samples that each silo has registered, by the RDP accountant, which
-        is quick and never below the silo's own account. Empty without privacy; None where Opacus is not installed.
+        It follows from the agreed settings and each silo's registered samples, by the RDP accountant, which is quick
+        and never below the silo's own account. Empty without privacy; None if Opacus is not installed.
 
         Args:
-            standing: as ``status.server`` says it.
+            standing: as returned by ``status.server``.
         """
         if "privacy" not in self.federation.run:
             return {}
@@ -45,7 +45,7 @@ class PrivacyAccount:
         if (samples, rounds) not in self._known:
             try:
                 self._known[samples, rounds] = self._bound(samples, rounds)
-            except ConfigError:  # no accountant here, or none that can count this
+            except ConfigError:  # no accountant is installed, or it cannot handle these settings
                 self._known[samples, rounds] = None
         return self._known[samples, rounds]
 
@@ -66,10 +66,10 @@ class StudyView:
     Attributes:
         name: "" for the one that the kit came with.
         folder: of its run.
-        standing: as ``status.server`` says it, with each silo's ``epsilon``.
-        recorded: what its events have told; of a search those of its newest trial.
-        judged: what the audit log says of it.
-        seen, lost: as ``AuditedServer`` has them.
+        standing: as returned by ``status.server``, with each silo's ``epsilon``.
+        recorded: its events; for a search those of its newest trial.
+        judged: its entries in the audit log.
+        seen, lost: as in ``AuditedServer``.
     """
 
     name: str
@@ -83,7 +83,7 @@ class StudyView:
 
 @dataclass
 class WatchedServer:
-    """A server's kit; what was read of its files once is kept."""
+    """A server's kit; file contents are read once and kept."""
 
     kit: Path
     _audit: Followed[AuditedServer] = field(init=False)
@@ -96,17 +96,17 @@ class WatchedServer:
 
     @classmethod
     def of(cls, kit: Path) -> "WatchedServer":
-        """The server of a kit. Raises ConfigError for a folder that is none."""
+        """The server of a kit. Raises ConfigError for a folder that is not a kit."""
         Federation.read(kit / "federation.toml")
         return cls(kit)
 
     def study(self, name: str | None = None) -> StudyView:
-        """A study as it is now; None for the one that runs, or ran last. Raises StorageError, ConfigError."""
+        """The current state of a study; None for the study that runs, or ran last. Raises StorageError, ConfigError."""
         queue = StudyQueue(self.kit)
         return self._view(queue, queue.current if name is None else queue.named(name))
 
     def studies(self) -> list[StudyView]:
-        """The studies that have not come to their end, and the last one that ran. Raises StorageError, ConfigError."""
+        """The unfinished studies, and the last one that ran. Raises StorageError, ConfigError."""
         queue = StudyQueue(self.kit)
         meant = {study.name: study for study in (queue.current, *queue.open) if study}
         return [self._view(queue, study) for study in meant.values()] or [self._view(queue, None)]
@@ -128,7 +128,7 @@ class WatchedServer:
 
 
 def moment(text: str) -> float | None:
-    """Seconds since 1970 of a time in ISO 8601; None for any other text."""
+    """An ISO 8601 time as seconds since 1970; None for any other text."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

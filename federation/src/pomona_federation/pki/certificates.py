@@ -1,4 +1,4 @@
-"""X.509 certificates of the authority, the server and the silos: making, renewing and checking them."""
+"""X.509 certificates of the authority, the server and the silos: creation, renewal and checks."""
 
 import stat
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ from pomona_federation.pki.keys import Pair, load_public, pem, signer
 
 AUTHORITY_DAYS = 3652
 SERVER_DAYS = 825  # the longest that strict TLS clients accept
-SKEW = timedelta(hours=1)  # clocks of silos that run behind
-SOON = timedelta(days=30)  # so long before a certificate ends people are told
+SKEW = timedelta(hours=1)  # tolerance for silos whose clocks run behind
+SOON = timedelta(days=30)  # time before a certificate's end when warnings begin
 RENEW = "renew it where the authority's key lies: `pomona deploy renew`"
 LAST = "it cannot be renewed, and no silo connects after that: ask the lead for a new federation"
 
@@ -46,7 +46,7 @@ def server(issuer: Pair, hosts: Iterable[str], now: datetime | None = None) -> P
 
 
 def client(issuer: Pair, name: str, pub: bytes) -> bytes:
-    """Return a certificate (PEM) by which a silo's key (OpenSSH) shows itself to the server in mutual TLS.
+    """Return a certificate (PEM) that authenticates a silo's key (OpenSSH) to the server in mutual TLS.
 
     It is valid as long as the authority. Raises ValueError if the key is not of the kind that silos have.
     """
@@ -57,7 +57,7 @@ def client(issuer: Pair, name: str, pub: bytes) -> bytes:
 
 
 def renewed(issuer: Pair, certificate: bytes, now: datetime | None = None) -> bytes:
-    """Return a new certificate (PEM) of a server for the same key and names, valid from now on.
+    """Return a new certificate (PEM) for a server with the same key and names, valid from now on.
 
     Raises ValueError if the old one is not a certificate of this issuer.
     """
@@ -74,7 +74,7 @@ def renewed(issuer: Pair, certificate: bytes, now: datetime | None = None) -> by
 def _served(
     issuer: Pair, key: EllipticCurvePublicKey, names: x509.SubjectAlternativeName, now: datetime | None
 ) -> bytes:
-    """Return a server's certificate (PEM); it ends with the authority's at the latest."""
+    """Return a server's certificate (PEM); it ends no later than the authority's."""
     above, start = x509.load_pem_x509_certificate(issuer.public), _start(now)
     until = min(start + timedelta(days=SERVER_DAYS), above.not_valid_after_utc)
     made = _certificate(_named("server"), above.subject, key, start, until).add_extension(names, critical=False)
@@ -82,7 +82,7 @@ def _served(
 
 
 def _signed(made: x509.CertificateBuilder, issuer: Pair, purpose: x509.ObjectIdentifier) -> bytes:
-    """Return the certificate (PEM) of one side of TLS connections, signed by the authority."""
+    """Return a certificate (PEM) for one side of TLS connections, signed by the authority."""
     key = signer(issuer.private)
     certificate = (
         made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -95,12 +95,12 @@ def _signed(made: x509.CertificateBuilder, issuer: Pair, purpose: x509.ObjectIde
 
 
 def expires(path: Path) -> datetime:
-    """Return the end (UTC) of a certificate file's validity. Raises ConfigError if it holds no certificate."""
+    """Return the end (UTC) of a certificate file's validity. Raises ConfigError unless it contains a certificate."""
     return validity(content(path))
 
 
 def content(path: Path) -> bytes:
-    """Return the content of a certificate file (PEM). Raises ConfigError if it holds no certificate."""
+    """Return the content of a certificate file (PEM). Raises ConfigError unless it contains a certificate."""
     try:
         known = files.content(path)
         validity(known)
@@ -112,12 +112,12 @@ def content(path: Path) -> bytes:
 
 
 def validity(certificate: bytes) -> datetime:
-    """Return the end (UTC) of a certificate's (PEM) validity. Raises ValueError if it is no certificate."""
+    """Return the end (UTC) of a certificate's (PEM) validity. Raises ValueError if it is not a certificate."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def private(path: Path) -> None:
-    """Raise ConfigError unless a file is there and readable by its owner alone."""
+    """Raise ConfigError unless a file exists and is readable only by its owner."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as fault:

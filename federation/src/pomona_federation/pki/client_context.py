@@ -1,4 +1,4 @@
-"""TLS of a client: whom it trusts, and how it shows itself where the server asks for that."""
+"""A client's TLS: which authority it trusts, and the certificate it presents if the server asks for one."""
 
 import os
 import ssl
@@ -14,14 +14,14 @@ from pomona_federation.pki.keys import UNREADABLE, pem
 
 
 class Shown(NamedTuple):
-    """The files by which a silo shows itself: its certificate (PEM), and its private key (OpenSSH)."""
+    """The files a silo authenticates with: its certificate (PEM) and its private key (OpenSSH)."""
 
     certificate: Path
     key: Path
 
 
 def client_context(ca: Path, shown: Shown | None) -> ssl.SSLContext:
-    """Return TLS settings that trust one authority alone, and show a certificate, if any.
+    """Return TLS settings that trust exactly one authority and present a certificate, if any.
 
     Raises ConfigError for files that cannot be used.
     """
@@ -36,7 +36,7 @@ def client_context(ca: Path, shown: Shown | None) -> ssl.SSLContext:
 
 
 def _show(context: ssl.SSLContext, shown: Shown) -> None:
-    """The key is in OpenSSH's format, and TLS reads PEM from files alone: a pipe keeps that off the disk."""
+    """Load certificate and key. TLS reads PEM only from files, so a pipe keeps the converted OpenSSH key off disk."""
     try:
         key = load_ssh_private_key(content(shown.key), None)
         if not isinstance(key, EllipticCurvePrivateKey):
@@ -49,7 +49,7 @@ def _show(context: ssl.SSLContext, shown: Shown) -> None:
         raise ConfigError(f"{shown.certificate} is missing, and mutual_tls = true needs it; the lead has it in the kit")
     out, into = os.pipe()
     try:
-        os.write(into, pem(key))  # a few hundred bytes: a pipe holds more
+        os.write(into, pem(key))  # a few hundred bytes fit into a pipe
         os.close(into)
         context.load_cert_chain(shown.certificate, f"/dev/fd/{out}")
     except (OSError, ssl.SSLError):

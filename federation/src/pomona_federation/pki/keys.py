@@ -1,9 +1,9 @@
-"""Keys: the silos' key pairs, their OpenSSH certificates by the authority, and the writing of key files.
+"""Keys: the silos' key pairs, the authority's OpenSSH certificates for them, and the writing of key files.
 
-All keys are EC P-384, which Flower authenticates its nodes by. The authority signs the server's certificate (X.509, for
+All keys are EC P-384, by which Flower authenticates its nodes. The authority signs the server's certificate (X.509, for
 TLS) and one OpenSSH certificate for every silo, whose principal is the silo's name; ``ssh-keygen -L -f NAME.cert``
-shows it. Its critical option names the federation; OpenSSH refuses certificates with an option that it does not know,
-so that no SSH server takes one for a login.
+shows it. Its critical option names the federation; OpenSSH refuses certificates with an unknown option, so no SSH
+server accepts one for a login.
 """
 
 import os
@@ -39,20 +39,20 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.storage.atomic_io import publish
 
 FEDERATION = b"federation@pomona"
-# The library's refusals of a key in OpenSSH's format; the last is that of a point in compressed form.
+# The library's errors for a key in OpenSSH format; the last is for a point in compressed form.
 UNREADABLE = (ValueError, UnsupportedAlgorithm, NotImplementedError)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A private key and what is public of it, a public key or a certificate, as the bytes of their files."""
+    """A private key and its public counterpart (a public key or a certificate), as the bytes of their files."""
 
     private: bytes
     public: bytes
 
 
 def silo() -> Pair:
-    """Return a new key pair (OpenSSH) of a silo; the private key is not encrypted, as a service starts unattended."""
+    """Return a silo's new key pair (OpenSSH); the private key is not encrypted, as a service starts unattended."""
     key = generate_private_key(SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return Pair(private, _line(key.public_key()))
@@ -74,10 +74,10 @@ def public(path: Path) -> bytes:
 
 
 def certify(authority: Pair, federation: str, name: str, pub: bytes, serial: int = 0) -> bytes:
-    """Return the authority's OpenSSH certificate (one line) that a public key (OpenSSH) is the silo's of this name.
+    """Return the authority's OpenSSH certificate (one line) that binds a public key (OpenSSH) to a silo's name.
 
-    ``serial`` is 0 for a silo's first key, and higher for each that takes the place of one before. It is valid as long
-    as the authority. Raises ValueError if the key is not of the kind that silos have.
+    ``serial`` is 0 for a silo's first key, and higher for each replacement. The certificate is valid as long as the
+    authority. Raises ValueError if the key is not of the kind that silos have.
     """
     issuer = x509.load_pem_x509_certificate(authority.public)
     certificate = (
@@ -98,9 +98,9 @@ def certify(authority: Pair, federation: str, name: str, pub: bytes, serial: int
 def certified(
     authority: bytes, federation: str, name: str, pub: bytes, certificate: bytes, now: datetime | None = None
 ) -> bool:
-    """Return whether an OpenSSH certificate is the authority's (PEM), for this federation, name and key, valid now.
+    """Return whether an OpenSSH certificate is the authority's (PEM) for this federation, name and key, and valid now.
 
-    ``verify_cert_signature`` checks the signature by the key inside the certificate, so that key is compared first.
+    ``verify_cert_signature`` checks the signature with the key inside the certificate, so that key is compared first.
     """
     issuer = x509.load_pem_x509_certificate(authority).public_key()
     try:
@@ -133,14 +133,14 @@ def serial(certificate: bytes) -> int:
 
 
 def fingerprint(pub: bytes) -> str:
-    """Return what ``ssh-keygen -l`` calls a public key (OpenSSH), for people to compare by telephone."""
+    """Return a public key's (OpenSSH) fingerprint as ``ssh-keygen -l`` prints it, for comparison by telephone."""
     return "SHA256:" + b64encode(sha256(b64decode(pub.split()[1])).digest()).decode().rstrip("=")
 
 
 def write(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a new file, readable for its owner alone from the first moment on.
+    """Write a new file, readable only by its owner from the first moment.
 
-    Raises StorageError if it exists already: keys are never overwritten.
+    Raises StorageError if it already exists: keys are never overwritten.
     """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
@@ -150,7 +150,7 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
                 file.flush()
                 os.fsync(handle)
         except BaseException:
-            path.unlink(missing_ok=True)  # half a key is none
+            path.unlink(missing_ok=True)  # remove an incomplete key
             raise
     except FileExistsError:
         raise StorageError(f"{path} exists already and is not overwritten; move it away first") from None
@@ -159,7 +159,7 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replace a file atomically, readable for its owner alone. Raises StorageError."""
+    """Replace a file atomically, readable only by its owner. Raises StorageError."""
     try:
         publish(path.parent, [content], lambda _: path.name, f".{path.name}", 0o600)
     except OSError as fault:

@@ -1,7 +1,7 @@
 """Signatures of silos: one on each answer, and one on each model row that the server relays to other silos.
 
-The server has no silo's key, so that it can neither forge nor swap answers and rows. Signatures are ECDSA over P-384
-with SHA-384, by the key that a silo also connects with; every kind of statement has its own prefix.
+The server has no silo's key, so it can neither forge nor swap answers and rows. Signatures are ECDSA over P-384 with
+SHA-384, by the key that a silo also connects with; every kind of statement has its own prefix.
 """
 
 import json
@@ -22,7 +22,7 @@ _PURPOSE = b"pomona silo statement\0"
 
 
 class Signer:
-    """Signer with a silo's private key (OpenSSH file); without one (a federation without keys) it signs nothing."""
+    """Signer with a silo's private key (OpenSSH file); without a key (federation without keys) it signs nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._key: EllipticCurvePrivateKey | None = None
@@ -41,7 +41,7 @@ class Signer:
 
 
 def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str) -> bool:
-    """Return whether a signature (hex) of a statement is that of a public key (one OpenSSH line)."""
+    """Return whether a statement's signature (hex) was made with a public key (one OpenSSH line)."""
     try:
         key = load_ssh_public_key(public.encode())
         if not isinstance(key, EllipticCurvePublicKey):

@@ -1,4 +1,4 @@
-"""Certificates for a silo's next key, made where the authority's key is: two for the silo, one for the server."""
+"""Certificates for a silo's next key, issued where the authority's key is: two for the silo, one for the server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +12,17 @@ from pomona_federation.provision.new_files import appearing, folders, write
 
 @dataclass(frozen=True)
 class RenewedKey:
-    """What was made: a folder for the silo and the server, without secrets, and the key's fingerprint."""
+    """The result: a folder for the silo and the server, without secrets, and the key's fingerprint."""
 
     folder: Path
     fingerprint: str
 
 
 def renew_key(out: Path, name: str, key: Path) -> RenewedKey:
-    """Certify a key that takes the place of a silo's, in a folder of kits.
+    """Certify a key that replaces a silo's current key, in a folder of kits.
 
     Raises:
-        ConfigError: no kits with their authority there, no such silo, or a key that is none, or is known already.
+        ConfigError: no kits with their authority there, no such silo, or a key that is invalid or already known.
         StorageError: the folder cannot be written.
     """
     federation = kits.provisioned(out)

@@ -1,4 +1,4 @@
-"""Files of a kit besides keys, rendered from ``templates/``: path -> content; nothing is written here."""
+"""Files of a kit except keys, rendered from ``templates/`` as path -> content; writes nothing."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,10 +19,10 @@ Files = dict[str, bytes]
 Role = Literal["server", "silo"]
 
 HOME = "/var/lib/pomona"  # where the units expect the kits
-STATE: dict[Role, str] = {"server": "run", "silo": "state"}  # the one folder of a kit that is written to
-LASTING = (2, 3, 4, 8, 9, 10, 130, 143)  # exit codes that no restart mends, or that are meant to last
+STATE: dict[Role, str] = {"server": "run", "silo": "state"}  # the only folder of a kit that is written to
+LASTING = (2, 3, 4, 8, 9, 10, 130, 143)  # exit codes that a restart cannot fix, or that are intended
 FINAL: dict[Role, tuple[int, ...]] = {"server": (0, 1, *LASTING), "silo": LASTING}
-UNPRIVILEGED = 1024  # ports below it need a capability
+UNPRIVILEGED = 1024  # lower ports need a capability
 
 _TEMPLATES = Environment(
     loader=PackageLoader("pomona_federation.provision", "templates"),
@@ -44,7 +44,7 @@ def server(federation: Federation, until: datetime | None, installed: Mapping[st
         "until": f"{until:%Y-%m-%d}" if until else "",
         "port": port,
         "capability": "CAP_NET_BIND_SERVICE" if port < UNPRIVILEGED else "",
-        "host_network": True,  # so that bind means what it says
+        "host_network": True,  # so that the bind address takes effect literally
     }
     return dict(_common("server", about)) | app()
 
@@ -57,10 +57,10 @@ def silo(
     Args:
         federation: the federation.
         name: the silo's.
-        digest: SHA-256 in hex of the app that the silo will run, and no other.
+        digest: SHA-256 in hex of the only app that the silo will run.
         installed: the files of its folder ``wheels``.
-        own_key: whether the silo brought its public key, so that its private one is not in the kit.
-        digits: what is compared by telephone.
+        own_key: whether the silo supplied its public key, so that its private key is not in the kit.
+        digits: the digits to compare by telephone.
     """
     task = federation.tasked
     about = _about("silo", federation, name, installed) | {
@@ -78,12 +78,12 @@ def silo(
 
 
 def start_script(role: Role) -> bytes:
-    """The script that starts a kit, the same in all of a role."""
+    """The script that starts a kit, identical in all kits of a role."""
     return _rendered("start.sh", {"role": role})
 
 
 def app() -> Files:
-    """The Flower app: it names Pomona's two halves and holds no code, so that all federations share its bytes."""
+    """The Flower app: it names Pomona's two halves and contains no code, so all federations share its bytes."""
     package = ("__init__.py", "server_app.py", "client_app.py")
     return {
         f"app/{name}": _rendered(f"app/{name}", {"protocol": PROTOCOL}) for name in ("pyproject.toml", "LICENSE")
@@ -91,7 +91,7 @@ def app() -> Files:
 
 
 def _label_columns(task: TaskSettings) -> list[str]:
-    """Names of the columns with a sample's targets, for a silo to replace by its own."""
+    """Names of the columns with a sample's targets, for a silo to replace with its own."""
     return ["time", "event"] if task.time_edges else [f"target-{k}" for k in range(1, task.outputs + 1)]
 
 

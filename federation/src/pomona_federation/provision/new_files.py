@@ -1,4 +1,4 @@
-"""Files of kits: written once, for their owner alone, whole or not at all."""
+"""Files of kits: written once, readable only by their owner, complete or not at all."""
 
 import shutil
 import tempfile
@@ -14,7 +14,7 @@ EXECUTABLE = "start.sh"
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write new files, by their paths in a folder. Raises StorageError for one that exists."""
+    """Write new files, by their paths in a folder. Raises StorageError if one exists."""
     for name, content in files.items():
         path = folder / name
         folders(path.parent)
@@ -22,7 +22,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def folders(path: Path) -> None:
-    """Make a folder with those above it, each for its owner alone; ``Path.mkdir`` would open those above to all."""
+    """Create a folder and its parents, all private to their owner; ``Path.mkdir`` would open the parents to others."""
     if not path.is_dir():
         folders(path.parent)
         path.mkdir(mode=0o700)
@@ -30,7 +30,7 @@ def folders(path: Path) -> None:
 
 @contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which then appears as ``folder``; or vanishes if it was not filled. Raises StorageError."""
+    """A temporary folder to fill, renamed to ``folder`` on success and removed on failure. Raises StorageError."""
     made, place = None, folder.absolute()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -42,4 +42,4 @@ def appearing(folder: Path) -> Iterator[Path]:
         raise StorageError(f"{folder}: cannot be written ({fault.strerror}); choose another place") from None
     finally:
         if made:
-            shutil.rmtree(made, ignore_errors=True)  # after the renaming there is nothing left of that name
+            shutil.rmtree(made, ignore_errors=True)  # after the rename nothing with that name is left

@@ -1,7 +1,7 @@
 """Kits for a whole federation, and for a newcomer: rendered files, keys and certificates, written once.
 
-All is made beside its place and appears by one renaming: a folder of kits is whole or absent, and one that is there is
-never written over. Everything is readable for its owner alone, from the first moment on.
+Everything is made in a temporary folder and renamed into place: a folder of kits is complete or absent, and an existing
+one is never overwritten. Everything is readable only by its owner, from the first moment.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ from pomona_federation.provision.wheels import LOCK, SUMS, Libraries, locked, of
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 AGREED = "federation.toml"
-RENEWED = "renewed"  # in the folder of kits: a folder for each silo, and in that one for each key that came later
-SHOWN = "certs/silo.crt"  # by which a silo shows itself in mutual TLS
-WEIGHTS = "weights.safetensors"  # what training starts from, in every kit
+RENEWED = "renewed"  # in the folder of kits: a folder for each silo, with one for each later key
+SHOWN = "certs/silo.crt"  # certificate that a silo presents in mutual TLS
+WEIGHTS = "weights.safetensors"  # first weights, in every kit
 
 
 @dataclass(frozen=True)
 class Member:
-    """A silo's keys: its private one unless it brought its own, its public one, and the authority's certificates.
+    """A silo's keys: its private key unless it supplied its own, its public key, and the authority's certificates.
 
-    ``shown`` is the one for TLS, which is in the silo's own kit alone.
+    ``shown`` is the one for TLS, which is only in the silo's own kit.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Provisioned:
-    """The result: the kits' folder, the silos that kits were made for, and which of them brought their own keys."""
+    """The result: the kits' folder, the silos with new kits, and those that supplied their own keys."""
 
     federation: Federation
     folder: Path
@@ -55,12 +55,12 @@ class Provisioned:
 
     @property
     def digits(self) -> str:
-        """What silos compare by telephone."""
+        """The digits that silos compare by telephone."""
         return _compared(self.folder / "server", self.federation)
 
     @property
     def until(self) -> datetime | None:
-        """The last moment at which the server's certificate is valid; None in a federation without keys."""
+        """When the server's certificate expires; None in a federation without keys."""
         return (
             None if self.federation.insecure else certificates.expires(self.folder / "server" / "certs" / "server.crt")
         )
@@ -69,12 +69,12 @@ class Provisioned:
 def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libraries = "cpu") -> Provisioned:
     """Make the authority and all kits of a ``federation.toml`` in a new folder.
 
-    A folder of ``wheels`` gives each kit Pomona's wheels; where it has others, their hashes take the place of those of
-    this release's ``libraries``.
+    A folder of ``wheels`` gives each kit Pomona's wheels; if it has others, their hashes replace this release's
+    ``libraries``.
 
     Raises:
-        ConfigError: a mistake in the file, a silo's key that is none, no wheel of Pomona, or no Flower.
-        StorageError: the folder exists already, or cannot be written.
+        ConfigError: an error in the file, an invalid silo key, no wheel of Pomona, or no Flower.
+        StorageError: the folder already exists, or cannot be written.
     """
     federation = Federation.load(path)
     agreed, names = _agreed(path, federation), tuple(silo.name for silo in federation.silo)
@@ -104,7 +104,7 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
     """Make a newcomer's kit in a folder of kits, and put its public key into the others'.
 
     Raises:
-        ConfigError: a name that is taken or is none, a key that is none, or no kits with their authority there.
+        ConfigError: a name that is taken or invalid, an invalid key, or no kits with their authority there.
         StorageError: the folder cannot be written.
     """
     server, federation = out / "server", provisioned(out)
@@ -128,7 +128,7 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
 
 @dataclass(frozen=True)
 class Renewed:
-    """A server's certificate that was renewed: its file, and its last moments before and now."""
+    """A renewed server certificate: its file, and its expiry before and now."""
 
     path: Path
     before: datetime
@@ -136,12 +136,12 @@ class Renewed:
 
 
 def renew(out: Path) -> Renewed:
-    """Renew the certificate of the server in a folder of kits: for the same key and names, by the same authority.
+    """Renew the certificate of the server in a folder of kits: same key and names, same authority.
 
-    The private key stays, so that one public file is all that changes; silos, which know the authority, need nothing.
+    The private key stays, so only one public file changes; silos trust the authority and need no update.
 
     Raises:
-        ConfigError: no kits with their authority there, nothing to renew, or an authority that has ended.
+        ConfigError: no kits with their authority there, nothing to renew, or an authority that has expired.
         StorageError: the certificate cannot be written.
     """
     if provisioned(out).insecure:
@@ -159,7 +159,7 @@ def renew(out: Path) -> Renewed:
 
 
 def provisioned(out: Path) -> Federation:
-    """What the kits in a folder are of. Raises ConfigError where there are none."""
+    """The federation whose kits are in a folder. Raises ConfigError if there are none."""
     path = out / "server" / "federation.toml"
     if not path.is_file():
         raise ConfigError(f"{out} holds no kits; name the folder that `pomona deploy provision` made")
@@ -167,7 +167,7 @@ def provisioned(out: Path) -> Federation:
 
 
 def _agreed(path: Path, federation: Federation) -> kit_files.Files:
-    """The files that all kits share: the agreement as it was written, or with the weights it names and their hash."""
+    """The files that all kits share: the agreement as written, or with its first weights and their hash."""
     if not federation.comes_with_study or (model := federation.config().model).init is None:
         return {AGREED: content(path)}
     tree = read_file(path)
@@ -189,7 +189,7 @@ def _server(
 
 
 def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> None:
-    """Write a silo's kit; what it shares with the server comes from there."""
+    """Write a silo's kit; files shared with the server are copied from the server's kit."""
     federation = Federation.load(server / "federation.toml")
     digest = flower_bundle.pinned(server)
     own = next((member for member in members if member.name == name), None)
@@ -223,12 +223,12 @@ def _member(authority: keys.Pair, federation: Federation, name: str, brought: by
 
 
 def _public(members: Sequence[Member]) -> kit_files.Files:
-    """Public keys of members and the authority's certificates of them, as files."""
+    """Public keys of members and the authority's certificates for them, as files."""
     return {f"{m.name}.pub": m.public for m in members} | {f"{m.name}.cert": m.certificate for m in members}
 
 
 def _known(folder: Path) -> list[Member]:
-    """Return the members whose public keys and certificates lie in a folder; none where there is none."""
+    """The members whose public keys and certificates are in a folder; empty if there are none."""
     try:
         return [
             Member(path.stem, None, content(path), content(path.with_suffix(".cert")))
@@ -242,7 +242,7 @@ def _known(folder: Path) -> list[Member]:
 
 
 def issuer_of(out: Path) -> keys.Pair:
-    """The authority in a folder of kits. Raises ConfigError where it is not there."""
+    """The authority in a folder of kits. Raises ConfigError if it is missing."""
     try:
         return keys.Pair(*(content(out / "authority" / name) for name in ("ca.key", "ca.crt")))
     except OSError as fault:
@@ -252,7 +252,7 @@ def issuer_of(out: Path) -> keys.Pair:
 
 
 def _distinct(members: Sequence[Member]) -> None:
-    """A key is one silo's: with another's it could sign in its name."""
+    """Refuse a key that belongs to two silos: each could sign in the other's name."""
     owner: dict[bytes, str] = {}
     for member in members:
         first = owner.setdefault(member.public, member.name)

@@ -17,32 +17,31 @@ Libraries = Literal["cpu", "cuda", "unlocked"]
 
 
 def own_wheels() -> tuple[str, str]:
-    """File names of the wheels of the Pomona that runs: its core, and this package."""
+    """File names of the running Pomona's wheels: its core, and this package."""
     core, federation = (f"{name}-{version(name)}-py3-none-any.whl" for name in ("pomona", "pomona_federation"))
     return core, federation
 
 
 def locked(libraries: Libraries) -> Mapping[str, bytes]:
-    """The ``requirements.lock`` of this release, of names, versions and SHA-256; no file for "unlocked"."""
+    """The ``requirements.lock`` of this release, with names, versions and SHA-256; no file for "unlocked"."""
     if libraries == "unlocked":
         return {}
     return {LOCK: (files("pomona_federation.provision") / "locks" / f"{libraries}.lock").read_bytes()}
 
 
 def described(lock: bytes | None) -> str:
-    """What a lock is for, as its first line says; "" without one."""
+    """A lock's purpose, from its first line; "" without a lock."""
     return lock.partition(b"\n")[0].decode().removeprefix("# ") if lock else ""
 
 
 def of_folder(folder: Path) -> Mapping[str, bytes]:
     """Files of a kit's folder ``wheels`` for a folder of wheels, as ``pip download`` fills it.
 
-    Pomona's wheels, their SHA-256 as ``sha256sum`` writes it, and, where there are other wheels,
-    ``requirements.lock``: their names, versions and SHA-256, instead of the release's. The others themselves are not
-    among the files.
+    Pomona's wheels, their SHA-256 as ``sha256sum`` writes it, and, if there are other wheels, ``requirements.lock``
+    with their names, versions and SHA-256, instead of the release's. The other wheels themselves are not included.
 
     Raises:
-        ConfigError: a wheel of Pomona's of this version is not there, or a file that is named as no wheel is.
+        ConfigError: a wheel of this version of Pomona is missing, or a file name is not a wheel's.
         StorageError: a wheel cannot be read.
     """
     names = own_wheels()
@@ -60,7 +59,7 @@ def of_folder(folder: Path) -> Mapping[str, bytes]:
 
 
 def _locked(paths: list[Path]) -> list[str]:
-    """A line for each library and version, with the hash of each of its wheels: one a system and Python."""
+    """A line for each library and version, with the hash of each of its wheels (one per system and Python version)."""
     hashes: dict[str, list[str]] = {}
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""Files of a rehearsal: the federation's, each client's rows as a silo's own, and the section that reads them."""
+"""Files of a rehearsal: the federation's, each client's rows as one silo's data, and the section that reads them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from pomona_federation.task_settings import of_samples
 
 
 def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
-    """Return the ``federation.toml`` of a simulation's scenario: a silo for each client, and the data's task."""
+    """Return the ``federation.toml`` of a simulation's scenario: one silo per client, and the data's task."""
     if scenario.dataset.kind == "text":
         raise ConfigError("a rehearsal deals out images and tables; take another data set")
     if scenario.config.membership.changes:
@@ -30,7 +30,7 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
 
 
 def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
-    """Write a client's rows as NPZ files with arrays x and y, one for each part of the data that has rows."""
+    """Write a client's rows as NPZ files with arrays x and y, one per non-empty split."""
     rows: ClientRows = scenario.partition.clients[client]
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
@@ -47,11 +47,11 @@ def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]
 def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Tree:
     """Return the settings' section data for these files: those of one silo, or of all."""
     clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
-    section: Tree = {"name": "clients", "clients": clients, "validation_share": 0.0}  # what has no rows gets none
+    section: Tree = {"name": "clients", "clients": clients, "validation_share": 0.0}  # empty splits get none
     if scenario.targets != "classes":
         section["targets"] = scenario.targets
     if scenario.dataset.kind == "image" and scenario.dataset.learn:
-        # Learnt anew from the files, sums would round otherwise.
+        # Statistics recomputed from the files would round differently.
         section["normalise"] = {"shift": list(scenario.dataset.shift), "scale": list(scenario.dataset.scale)}
     if scenario.dataset.edges:
         section["time_edges"] = list(scenario.dataset.edges)

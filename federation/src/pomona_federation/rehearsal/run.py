@@ -1,4 +1,4 @@
-"""``pomona deploy rehearse``: the whole federation on this machine, and the simulation of the same samples beside it.
+"""``pomona deploy rehearse``: the whole federation on this machine, and a simulation of the same samples.
 
 Real SuperLink and SuperNode processes with TLS and keys, started as administrators start them. The result is the
 difference between the personal models of the two, and the cost of a round.
@@ -53,11 +53,11 @@ class Rehearsal:
     """Result of a rehearsal.
 
     Attributes:
-        difference: by silo, the largest absolute difference of its personal model's numbers from the simulator's.
-        started: seconds from the first process to the first round's begin.
+        difference: by silo, the largest absolute difference between its personal model's numbers and the simulator's.
+        started: seconds from the first process to the start of the first round.
         seconds, simulated_seconds: of each round, deployed and simulated.
         bytes_down, bytes_up: of each round, all silos.
-        memory: by kind of process, the most resident bytes that one of them was seen with, in looks 0.2 s apart.
+        memory: by kind of process, the largest resident memory of one process in bytes, sampled every 0.2 s.
         folder: kits, logs and records.
     """
 
@@ -72,15 +72,15 @@ class Rehearsal:
 
     @property
     def largest(self) -> float:
-        """Largest difference of all silos."""
+        """Largest difference over all silos."""
         return max(self.difference.values())
 
 
 @dataclass
 class LocalFederation:
-    """A federation whose kits lie ready on this machine, and its processes.
+    """A federation with kits on this machine, and its processes.
 
-    ``names`` are the silos; ``simulation`` is the scenario whose rows lie in their files.
+    ``names`` are the silos; ``simulation`` is the scenario whose rows are in their files.
     """
 
     folder: Path
@@ -99,7 +99,7 @@ class LocalFederation:
         return self.folder / "kits" / name
 
     def start(self, who: str, before: Sequence[str] = ()) -> None:
-        """Start the server, or a silo by its name, as its administrator does; by a command that runs others, if any."""
+        """Start the server, or a silo by name, as its administrator does; with a wrapper command, if any."""
         role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
         with (self.folder / f"{who}.log").open("ab") as file:
             command = [*before, sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)]
@@ -111,7 +111,7 @@ class LocalFederation:
             )
 
     def process(self, who: str) -> subprocess.Popen[bytes]:
-        """The supervisor that was started."""
+        """The process of a started supervisor."""
         return self._own[who]
 
     def find(self, kind: str, who: str) -> list[psutil.Process]:
@@ -144,7 +144,7 @@ class LocalFederation:
         return QuorumError(f"{why}{last}; see {log}")
 
     def _weigh(self) -> None:
-        """Note the most memory that each kind of process was seen with."""
+        """Record the largest memory of each kind of process."""
         for own in self._own.values():
             for process, command in process_tree(own.pid).items():
                 with suppress(psutil.Error):
@@ -152,7 +152,7 @@ class LocalFederation:
                         self.memory[kind] = max(process.memory_info().rss, self.memory.get(kind, 0))
 
     def close(self) -> None:
-        """End every process that was started here, with all its descendants."""
+        """End every process started here, with all its descendants."""
 
         def living() -> Collection[psutil.Process]:
             reap([p.pid for p in self._own.values()])
@@ -165,7 +165,7 @@ class LocalFederation:
 
 
 def kind_of(process: psutil.Process, command: str) -> str:
-    """Return the kind of a process of a deployment; "ClientApp" for a fork of a resident process, "" for none."""
+    """The kind of a deployment's process; "ClientApp" for a fork of a resident process, "" for others."""
     kind = next((kind for kind, sign in KINDS.items() if sign in command), "")
     parent = process.parent() if kind == "resident" else None
     return "ClientApp" if parent and KINDS["resident"] in " ".join(parent.cmdline()) else kind
@@ -173,7 +173,7 @@ def kind_of(process: psutil.Process, command: str) -> str:
 
 @contextmanager
 def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterator[LocalFederation]:
-    """Kits in a folder for the clients of a scenario, each with its own rows; on leaving, nothing runs any more."""
+    """Kits in a folder for the clients of a scenario, each with its own rows; all processes end on exit."""
     adopt()
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(1 + len(scenario.partition.clients))
@@ -200,12 +200,12 @@ def rehearse(scenario: Scenario, folder: Path, say: Say = lambda _: None, **opti
     Args:
         scenario: its clients become silos.
         folder: for kits, logs and records; new.
-        say: told what is going on.
-        options: keys of ``federation.toml`` that are to be others, such as ``wire``.
+        say: called with progress messages.
+        options: keys of ``federation.toml`` to override, such as ``wire``.
 
     Raises:
-        QuorumError: the federation ended before its last round, for whatever reason; the message has its code.
-        PomonaError: it could not begin.
+        QuorumError: the federation ended before its last round; the message has its exit code.
+        PomonaError: it could not start.
     """
     with local_federation(scenario, folder, **options) as local:
         began, at = time.time(), 0
@@ -240,7 +240,7 @@ def rehearse(scenario: Scenario, folder: Path, say: Say = lambda _: None, **opti
 
 
 def differences(local: LocalFederation, simulation: Result) -> dict[str, float]:
-    """Return by silo the largest difference between its personal model and the simulator's."""
+    """By silo, the largest difference between its personal model and the simulator's."""
     assert simulation.folder
     found = {}
     for i, name in enumerate(local.names):
@@ -255,7 +255,7 @@ def differences(local: LocalFederation, simulation: Result) -> dict[str, float]:
 
 
 def _first(out: Path, began: float) -> float:
-    """Return the seconds until the record was opened, which is when the first round can begin."""
+    """Seconds until the record was opened, the earliest start of the first round."""
     with opened(out / "events.jsonl") as file:
         return float(json.loads(file.readline())["time"]) - began
 

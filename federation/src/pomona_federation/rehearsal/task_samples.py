@@ -1,6 +1,6 @@
-"""What a rehearsal trains on: made-up samples of the form that the federation agreed on, or data that has to fit it.
+"""Training data of a rehearsal: synthetic samples in the agreed form, or given data that must fit it.
 
-A study is simulated on data that has to fit it, too.
+A study is also simulated on data that must fit it.
 """
 
 from collections.abc import Callable
@@ -25,25 +25,25 @@ from pomona_federation.silo.data.agreed_data import agreed_data, conformed
 from pomona_federation.study import Study, StudyTerms
 from pomona_federation.task_settings import TaskSettings
 
-ROLES = (0, 0, 0, 1, 2)  # of each five samples: three for training, one for validation, one for test
-SAMPLES = 120  # of a silo, unless they are large
-ROOM = 2**26  # bytes of a silo's samples
-DEALT = {"partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}  # how data that is named is dealt out
+ROLES = (0, 0, 0, 1, 2)  # of five samples: three for training, one for validation, one for test
+SAMPLES = 120  # samples per silo, unless they are large
+ROOM = 2**26  # largest bytes of a silo's samples
+DEALT = {"partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}  # default partition of given data
 Array = NDArray[Any]
 Prepare = Callable[[Config], Scenario]
 
 
 def scenario(federation: Federation, over: Tree) -> Scenario:
-    """The federation's run with its own ``[task]``, on samples that are here.
+    """The federation's run with its own ``[task]``, on local samples.
 
     Args:
-        federation: whose silos, settings and task are rehearsed.
-        over: keys of a run over those of the federation. Where they name data, that is dealt out to the silos, and has
-            to fit the task as a silo's own does; otherwise samples are made up.
+        federation: its silos, settings and task are rehearsed.
+        over: keys of a run that override the federation's. If they name data, it is partitioned among the silos and
+            must fit the task as a silo's own does; otherwise samples are synthetic.
 
     Raises:
         ConfigError: the model, the method or the settings do not fit the task.
-        DataError: data that is named does not fit it.
+        DataError: the given data does not fit it.
     """
     task, silos = federation.task, [silo.name for silo in federation.silo]
     if task.kind == "text":
@@ -60,10 +60,10 @@ def scenario(federation: Federation, over: Tree) -> Scenario:
 
 
 def of_study(path: Path) -> tuple[Tree, Prepare]:
-    """A ``STUDY.toml`` or ``federation.toml`` for the simulator: its settings, and what makes its scenario of data.
+    """A ``STUDY.toml`` or ``federation.toml`` for the simulator: its settings, and a function that makes its scenario.
 
-    The settings are section run with what a federation sets where that says nothing. They name no data; a scenario
-    is made of settings that do.
+    The settings are section run, completed with the federation's defaults. They name no data; the function takes
+    settings with data.
 
     Raises:
         ConfigError: no federation would run it, or it trains no model; the message names the file.
@@ -89,15 +89,15 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
 
 
 def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:
-    """Random samples of a task for each silo: of nobody, and with nothing to learn.
+    """Random samples of a task for each silo: no real person's, and with nothing to learn.
 
-    A table has the features of ``input_shape``, not the columns that ``preprocessing`` makes them of.
+    A table has the features of ``input_shape``, not the columns from which ``preprocessing`` computes them.
     """
     size = prod(task.input_shape) * np.dtype(task.dtype).itemsize
     each = max(2 * len(ROLES), min(SAMPLES, ROOM // size))
     n, rng = each * len(silos), stream(seed, "rehearsal")
     role = np.array(ROLES, np.int8)[np.arange(n) % len(ROLES)]
-    order = np.argsort(role, kind="stable")  # rows for training come first
+    order = np.argsort(role, kind="stable")  # training rows come first
     owners = Owners(tuple(silos), np.arange(n)[order] // each, role[order])
     x, y = _inputs(task, n, rng), _targets(task, n, rng)
     drawn = Dataset("made-up", task.kind, x, y, task.classes, int((role < 2).sum()), owners=owners)
@@ -106,7 +106,7 @@ def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:
 
 
 def _inputs(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
-    """Samples (n, *input_shape) of the task's dtype; a network sees about standard normal numbers."""
+    """Samples (n, *input_shape) of the task's dtype; the network's inputs are roughly standard normal."""
     x = rng.standard_normal((n, *task.input_shape), np.float32) * np.array(task.scale, np.float32)
     x += np.array(task.shift, np.float32)
     if task.dtype == "float32":
@@ -116,7 +116,7 @@ def _inputs(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
 
 
 def _targets(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
-    """Targets of n samples; every class comes up, where there are samples for all."""
+    """Targets of n samples, with every class present if there are enough samples."""
     match task.targets:
         case "classes":
             return rng.permutation(np.arange(n) % len(task.classes))

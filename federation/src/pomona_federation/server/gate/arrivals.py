@@ -1,6 +1,6 @@
-"""Which answers have come, told by the gate to the round loop in another process: tickets through a named pipe.
+"""Notice of complete answers from the gate to the round loop in another process: tickets through a named pipe.
 
-Nobody depends on it: who is not told looks for answers by himself now and then.
+Nothing depends on it: without notice, the round loop still looks for answers from time to time.
 """
 
 import os
@@ -11,11 +11,11 @@ from pathlib import Path
 
 PIPE = "arrivals"
 LONGEST = 100  # characters of a ticket
-AT_ONCE = 2**16  # bytes that are read at a time
+AT_ONCE = 2**16  # bytes per read
 
 
 def tell(run: Path, ticket: str) -> None:
-    """Tell the round loop of a run's folder that an answer is whole; without effect where none listens."""
+    """Notify the round loop of a run's folder that an answer is complete; no effect without a listener."""
     if not 0 < len(ticket) <= LONGEST or not ticket.isalnum():
         return
     with suppress(OSError):
@@ -28,18 +28,18 @@ def tell(run: Path, ticket: str) -> None:
 
 
 class Arrivals:
-    """The round loop's end of the pipe in a run's folder. Raises OSError where there can be none."""
+    """The round loop's end of the pipe in a run's folder. Raises OSError if no pipe can be made."""
 
     def __init__(self, run: Path) -> None:
         path = run / PIPE
         with suppress(FileExistsError):
             os.mkfifo(path, 0o600)
-        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # read and write: it never ends
+        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # reading and writing: no end of file
         if not stat.S_ISFIFO(os.fstat(self._pipe).st_mode):
             raise FileExistsError(f"{path} is not a pipe")
 
     def wait(self, seconds: float) -> frozenset[str]:
-        """The tickets of which was told; waits for the first so many seconds."""
+        """The tickets received; waits up to this many seconds for the first one."""
         if not select.select([self._pipe], [], [], seconds)[0]:
             return frozenset()
         return frozenset(os.read(self._pipe, AT_ONCE).decode("ascii", "replace").split())

@@ -1,9 +1,9 @@
 """ASGI gate before SuperLink: authenticates requests, and limits their size, number and time before a body is read.
 
-SuperLink reads and parses a request's body before it looks at the key that signed it, and knows no limit. A silo's
-signature is in the request's head, so the gate looks at it first: nothing more is read from anyone who is not a member.
-A member's request may be as long as Flower's pieces are, and all pieces of one answer together as long as the uplink
-that was agreed on.
+SuperLink reads and parses a request's body before it checks the key that signed it, and has no limits. A silo's
+signature is in the request's head, so the gate checks it first and reads nothing more from anyone who is not a member.
+A member's request may be as long as Flower's pieces are, and all pieces of one answer together as long as the agreed
+uplink.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ Headers = Iterable[tuple[bytes, bytes]]
 OPEN = "/v1/fleet/"
 HEALTH = "/health"
 STANDING = f"{OPEN}pomona/standing"  # answered by the gate itself: whether a silo is a member
-STUDIES = f"{OPEN}pomona/studies"  # and so are requests about studies
-OURS = "pomona.ours"  # in a request's state: whether its connection is the server's own account's
+STUDIES = f"{OPEN}pomona/studies"  # also answered by the gate: requests about studies
+OURS = "pomona.ours"  # in a request's state: whether its connection belongs to the server's own account
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 ANSWERS, PIECE = f"{OPEN}push-messages", f"{OPEN}push-object"
 
-BODY = 16 * 2**20  # bytes of an answer's text: it names at most 200,000 hashes
+BODY = 16 * 2**20  # bytes of an answer's text, which names at most 200,000 hashes
 CHUNK = 5 * 2**20  # bytes of an array that Flower sends in one request
-SMALL = 2**20  # of any other request
-TRIES = 3  # times that an answer may be sent, whole
+SMALL = 2**20  # bytes of any other request
+TRIES = 3  # times that an answer may be sent in full
 UPLINK = "uplink.json"
 
 
 class RequestRefused(Exception):  # noqa: N818 - an answer, no fault of this program
-    """A request that goes no further: an HTTP status and a word."""
+    """A refused request: an HTTP status and a reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -50,10 +50,10 @@ class RequestLimits:
     """Limits for one member.
 
     Attributes:
-        piece: bytes of a request that brings a part of an answer.
+        piece: bytes of a request with a part of an answer.
         other: bytes of any other request.
-        at_once: requests at the same time.
-        seconds: until a request's body must have come.
+        at_once: concurrent requests.
+        seconds: until a request's body must have arrived.
     """
 
     piece: int = BODY + CHUNK
@@ -68,12 +68,12 @@ class Gate:
 
     Args:
         app: SuperLink.
-        known: the member whose key has signed a request's head; raises RequestRefused for anybody else. "" where a
-            federation has no keys, on loopback: then all silos share ``at_once``, and their answers are not added up.
-        uplink: bytes of the longest uplink that is agreed on; 0 as long as nobody has been asked for one.
-        standing: a word on how the silo stands whose key has signed a request's head, for that silo.
-        desk: answers a member's request about studies, from the member, the path and the body: status and text; one
-            of each member's at a time.
+        known: returns the member whose key signed a request's head; raises RequestRefused otherwise. It returns "" in a
+            federation without keys, on loopback: then all silos share ``at_once``, and their answers are not added up.
+        uplink: bytes of the longest agreed uplink; 0 before the first request for one.
+        standing: the standing of the silo whose key signed a request's head, for that silo.
+        desk: answers a member's request about studies, given the member, the path and the body, with status and text;
+            one request per member at a time.
     """
 
     app: Application
@@ -84,7 +84,7 @@ class Gate:
     desk: Callable[[str, str, bytes], tuple[int, bytes]] = lambda *_: (404, b"")
     _busy: Counter[str] = field(default_factory=Counter)
     _visits: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
-    _left: dict[str, int] = field(default_factory=dict)  # bytes that a member's answer may still bring
+    _left: dict[str, int] = field(default_factory=dict)  # bytes left for a member's answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -100,7 +100,7 @@ class Gate:
                 body = await self._body(who, scope, receive)
                 if scope["path"] == STUDIES or scope["path"].startswith(f"{STUDIES}/"):
                     text = b"".join(message.get("body", b"") for message in body)
-                    async with self._visits[who]:  # threads are few, and all members'
+                    async with self._visits[who]:  # threads are few and shared by all members
                         answer = await asyncio.to_thread(self.desk, who, scope["path"], text)
                     return await _reply(scope, send, *answer)
                 await self.app(scope, again(body, receive), self._told(who, scope, send))
@@ -118,7 +118,7 @@ class Gate:
             self._busy[who] -= 1
 
     async def _body(self, who: str, scope: Scope, receive: Receive) -> list[Message]:
-        """All of a body, no longer than this member may send now."""
+        """A whole body, up to the length that this member may send now."""
         path = scope["path"]
         most = min(self.limits.piece, self._allowed(who)) if path == PIECE else self.limits.other
         if _announced(scope["headers"]) > most:
@@ -133,7 +133,7 @@ class Gate:
         return body
 
     def _told(self, who: str, scope: Scope, send: Send) -> Send:
-        """A ``send`` that lets a member's pieces begin anew once SuperLink has taken the answer that they belong to."""
+        """A ``send`` that resets a member's allowance once SuperLink has accepted the answer of its pieces."""
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
@@ -143,12 +143,12 @@ class Gate:
         return sent if scope["path"] == ANSWERS else send
 
     def _allowed(self, who: str) -> int:
-        """Bytes that the pieces of a member's answer may still have; another answer begins anew."""
+        """Bytes left for the pieces of a member's answer; the next answer starts anew."""
         return self._left.get(who, TRIES * (self.uplink() + BODY))
 
 
 def passes(scope: Scope) -> bool:
-    """Whether a request may go on: the fleet's and the health check always, others from the server's own account."""
+    """Whether a request may pass: fleet interface and health check always, others from the server's own account."""
     path = scope.get("path", "")
     if scope["type"] == "lifespan" or (scope["type"] == "http" and (path.startswith(OPEN) or path == HEALTH)):
         return True
@@ -158,7 +158,7 @@ def passes(scope: Scope) -> bool:
 
 
 def again(messages: list[Message], receive: Receive) -> Receive:
-    """A ``receive`` that gives what was read already, and then what follows."""
+    """A ``receive`` that replays the messages already read, then continues."""
     waiting = deque(messages)
 
     async def received() -> Message:
@@ -168,13 +168,13 @@ def again(messages: list[Message], receive: Receive) -> Receive:
 
 
 def announce(run: Path, size: int) -> None:
-    """Tell the gate, in another process, the bytes of the longest uplink that the round loop waits for."""
+    """Publish the maximum uplink size for the gate process."""
     if announced(run) != size:
         publish(run, [b"%d\n" % size], lambda _: UPLINK, ".uplink")
 
 
 def announced(run: Path) -> int:
-    """The bytes that ``announce`` wrote down; 0 before."""
+    """The size that ``announce`` published; 0 before."""
     try:
         size = parse(content(run / UPLINK, 100), StorageError, 100)
     except (OSError, StorageError):
@@ -183,7 +183,7 @@ def announced(run: Path) -> int:
 
 
 async def _read(receive: Receive, most: int) -> tuple[list[Message], int]:
-    """A body as it comes, and its bytes; no more than ``most`` of it is ever held."""
+    """A body and its size; reads no more than ``most`` bytes."""
     messages, size = [], 0
     while True:
         message = await receive()

@@ -1,9 +1,9 @@
-"""Mutual TLS at the server's port: a silo is heard only over a connection that has shown a certificate of its own key.
+"""Mutual TLS at the server's port: a silo is served only on a connection that presented a certificate for its own key.
 
-TLS asks every client for a certificate and ends the connection of one whose authority is another. A connection without
-one is ended before a byte of HTTP is read, unless it comes from this machine: SuperLink's own processes have none, and
-what they may ask is not the fleet's. A silo's request must be signed by the key of its connection's certificate, and
-what the gate knows of that key, such as that it was revoked, holds as without mutual TLS.
+TLS asks every client for a certificate and closes the connection for one from another authority. A connection without a
+certificate is closed before a byte of HTTP is read, unless it comes from this machine: SuperLink's own processes have
+none, and their requests are not the fleet's. A silo's request must be signed with the key of its connection's
+certificate, and the gate's knowledge about that key, such as its revocation, applies as without mutual TLS.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ SHOWN = "pomona.shown"  # in a request's state: the public key of its connection
 
 
 def asked(ca: Path) -> dict[str, Any]:
-    """Uvicorn's settings by which clients are asked for a certificate of one authority (a file)."""
+    """Uvicorn's settings that ask clients for a certificate of one authority (a file)."""
     return {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": str(ca)}
 
 
 def showing(protocol: type[Any]) -> type[Any]:
-    """Uvicorn's HTTP protocol, for connections that have shown a certificate, and for this machine's own."""
+    """Uvicorn's HTTP protocol, for connections that presented a certificate, and for this machine's own."""
 
     class Showing(protocol):  # type: ignore[misc]
         app_state: dict[str, Any]
@@ -45,7 +45,7 @@ def showing(protocol: type[Any]) -> type[Any]:
 
 
 def shown_key(transport: asyncio.BaseTransport) -> bytes | None:
-    """The public key (PEM) of the certificate that a connection's client has shown, verified by TLS; None for none."""
+    """The public key (PEM) of a connection's client certificate, verified by TLS; None without a certificate."""
     link = transport.get_extra_info("ssl_object")
     shown = link.getpeercert(binary_form=True) if link else None
     if not shown:
@@ -55,7 +55,7 @@ def shown_key(transport: asyncio.BaseTransport) -> bytes | None:
 
 
 def shown_head(scope: Scope) -> Headers:
-    """A request's head, if the key that it names is the one of its connection's certificate. Raises RequestRefused."""
+    """A request's head, if its key is the one in its connection's certificate. Raises RequestRefused."""
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
     named = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}

@@ -1,9 +1,9 @@
-"""ASGI layer between the gate and SuperLink, so that nobody has to ask often: a silo for tasks, the server for answers.
+"""ASGI layer between gate and SuperLink that replaces polling: silos wait for tasks, the server for answers.
 
-A silo's request for messages is held while there is none, and answered, still without one, when the server has sent
-some: the silo asks again at once. So no message is ever put into an answer that may have nobody to read it any more: a
-connection that was cut in the meantime loses nothing. When the last piece of a silo's answer is in, the round loop is
-told its ticket.
+A silo's request for messages is held while there are none, and answered, still without one, when the server has sent
+some: the silo asks again at once. So no message is ever put into an answer that may have lost its reader, and a
+connection that was cut in the meantime loses nothing. When the last piece of a silo's answer has arrived, the round
+loop gets its ticket.
 """
 
 import asyncio
@@ -16,32 +16,32 @@ from pomona_federation.server.gate.auth_proxy import ANSWERS, OPEN, PIECE, again
 from pomona_federation.supervision.asgi import Application, Message, Receive, Scope, Send
 
 TASKS, ACTIVATE = f"{OPEN}pull-messages", f"{OPEN}activate-node"
-UNKNOWN, LATER = 412, 503  # of SuperLink: it does not know a node's key; for Flower's client: try again
+UNKNOWN, LATER = 412, 503  # SuperLink's reply for an unknown key; for Flower's client: try again
 SENT = "/v1/runtime/push-messages"
 NEXT = {SENT, "/v1/runtime/pull-messages", "/v1/runtime/get-nodes"}
 HOLD = 15.0  # seconds: less than Flower's client waits (30), or any proxy
-LEAST = 0.3  # seconds that a request is held, by which a silo knows that it was
-SESSIONS = 10_000  # answers on their way that are remembered
+LEAST = 0.3  # seconds that a request was held, from which a silo knows that it was
+SESSIONS = 10_000  # most answers in transit that are remembered
 
 
 class Bell:
-    """Wakes all requests that are held; for good once it is closed."""
+    """Wakes all held requests; permanently once it is closed."""
 
     def __init__(self) -> None:
         self._event, self._closed = asyncio.Event(), False
 
     def next(self) -> asyncio.Event:
-        """What is set when it rings next."""
+        """Event set by the next ring."""
         return self._event
 
     def ring(self) -> None:
-        """Wake those that wait now."""
+        """Wake the requests waiting now."""
         self._event.set()
         if not self._closed:
             self._event = asyncio.Event()
 
     def close(self) -> None:
-        """Wake everybody, and hold nobody any more."""
+        """Wake all requests, and hold no more."""
         self._closed = True
         self.ring()
 
@@ -52,22 +52,22 @@ class Hold:
 
     Args:
         app: SuperLink.
-        told: learns the ticket of each answer that is whole.
-        bell: rings when messages were sent.
-        seconds: that a request is held at most.
+        told: called with the ticket of each complete answer.
+        bell: rings when messages have been sent.
+        seconds: longest time that a request is held.
     """
 
     app: Application
     told: Callable[[str], None]
     bell: Bell
     seconds: float = HOLD
-    _sent: bool = False  # messages that may not be whole yet
+    _sent: bool = False  # messages that may be incomplete
     _left: OrderedDict[str, tuple[str, int]] = field(default_factory=OrderedDict)  # session -> ticket, pieces missing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; hold one for messages."""
         path = scope.get("path", "")
-        if self._sent and path in NEXT:  # the server asks for the next thing: what it sent before is whole
+        if self._sent and path in NEXT:  # the server's next request: what it sent before is complete
             self._sent = False
             self.bell.ring()
         if path == TASKS:
@@ -108,7 +108,7 @@ class Hold:
             await send(message)
 
     def _count(self, path: str, asked: bytes, answered: bytes) -> None:
-        """Tell of an answer when its last piece has come; SuperLink has accepted both."""
+        """Report an answer when its last piece has arrived; SuperLink has accepted both."""
         from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
         from flwr.proto.message_pb2 import PushObjectRequest
 
@@ -130,9 +130,9 @@ class Hold:
 
 
 def _patient(send: Send) -> Send:
-    """A ``send`` that has a member try again whom SuperLink does not know yet, or thinks to be connected still.
+    """A ``send`` that makes a member retry if SuperLink does not know it yet, or thinks it is still connected.
 
-    The gate lets nobody else through; of a refusal Flower's node would end, and its supervisor start it anew.
+    Only members pass the gate; a refusal would end Flower's node, and its supervisor would restart it.
     """
 
     async def sent(message: Message) -> None:
@@ -143,7 +143,7 @@ def _patient(send: Send) -> Send:
 
 @dataclass
 class Answer:
-    """An answer of SuperLink's, kept until it is sent."""
+    """SuperLink's answer, kept until it is sent."""
 
     messages: list[Message] = field(default_factory=list)
 
