@@ -1,1 +1,1 @@
-"""A silo's side: its settings and data, its connection, and the tasks it does."""
+"""A silo's side: its settings and data, its connection, and its tasks."""

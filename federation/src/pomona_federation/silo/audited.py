@@ -1,7 +1,7 @@
-"""A silo's lines of messages in its audit log, of which no server can have any number written.
+"""Message lines in a silo's audit log, rate-limited so that no server can fill it.
 
-Within an hour the same line is written once, and refusals a few times; others are counted, and the next line that is
-written says how many there were, as ``unwritten``.
+Within an hour a repeated line is written once, and refusals a few times; others are counted, and the next written line
+reports their number as ``unwritten``.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ from pomona_federation.json_store import read_json, write_json
 
 FILE = "audited.json"  # in the folder state/node/
 REFUSED = "refused"
-REFUSALS = 20  # lines an hour
-REMEMBERED = 100  # lines by their hashes
+REFUSALS = 20  # an hour
+REMEMBERED = 100  # recent lines by their hashes
 HOUR = 3600  # seconds
 
 
 class AuditedHour(Settings):
-    """What was written in an hour: hashes of its last lines, refusals; and lines that were not, since the last one."""
+    """One hour of the log: hashes of its last lines, refusals, and lines suppressed since the last written one."""
 
     hour: Count = 0
     lines: tuple[Sha256, ...] = Field((), max_length=REMEMBERED)
@@ -60,6 +60,6 @@ def write(kit: Path, event: str, **fields: Any) -> None:
 
 
 def _known(path: Path) -> AuditedHour:
-    with suppress(StorageError):  # it counts anew
+    with suppress(StorageError):  # counting starts anew
         return read_json(AuditedHour, path) or AuditedHour()
     return AuditedHour()

@@ -27,7 +27,7 @@ class HistoryEntry(BaseModel):
 
 
 def append(state: Path, line: dict[str, Any]) -> None:
-    """Write one visit, durably; a line that a kill or a full disk cut short is ended first. Raises OSError."""
+    """Append one visit, durably, after ending a line cut short by a kill or a full disk. Raises OSError."""
     handle = os.open(state / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "r+b") as file:
         end = file.seek(0, os.SEEK_END)
@@ -38,7 +38,7 @@ def append(state: Path, line: dict[str, Any]) -> None:
 
 
 def read(state: Path) -> tuple[list[HistoryEntry], int]:
-    """All visits, oldest first, and how many lines are no whole visit and were left out. Raises StorageError."""
+    """All visits, oldest first, and the number of skipped incomplete lines. Raises StorageError."""
     path = state / FILE
     try:
         lines = [line for line in content(path, LONG).split(b"\n") if line.strip()]

@@ -1,4 +1,4 @@
-"""The last fault of a silo's work for a study, ``fault.json`` in the study's state, until the study goes on."""
+"""The last fault in a silo's work for a study, ``fault.json`` in the study's state, until the study continues."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ FILE = "fault.json"
 
 
 class LastFault(Settings):
-    """A fault in one line, and when a message ended with it. It never leaves the silo."""
+    """A fault in one line, and when it ended a message. It never leaves the silo."""
 
     when: Line
     fault: Line
@@ -22,17 +22,17 @@ class LastFault(Settings):
 
 
 def note(state: Path, fault: Exception) -> None:
-    """Keep a fault as the study's last one. Raises OSError."""
+    """Record a fault as the study's last one. Raises OSError."""
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_json(state / FILE, LastFault(when=when, fault=plain(worded(fault), 400)))
 
 
 def clear(state: Path) -> None:
-    """The study goes on. Raises OSError."""
+    """Remove the fault, as the study continues. Raises OSError."""
     (state / FILE).unlink(missing_ok=True)
 
 
 def read(state: Path) -> LastFault | None:
-    """The last fault; None where the study goes on. Raises StorageError for a file that cannot be read."""
+    """The last fault; None if the study continues. Raises StorageError for a file that cannot be read."""
     return read_json(LastFault, state / FILE)

@@ -1,7 +1,7 @@
-"""Seals: keyed hashes by which a silo knows what was written on its own machine.
+"""Seals: keyed hashes by which a silo recognises what was written on its own machine.
 
-The key is the machine's id, which no maker of a kit knows. Sealed are the mark of a silo's state, decisions on studies,
-noise keys and the privacy budget: what a kit that is unpacked over a silo's folder could replace.
+The key is the machine's id, which the maker of a kit does not know. Sealed are the mark of a silo's state, decisions on
+studies, noise keys and the privacy budget: everything that a kit unpacked over a silo's folder could replace.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ MACHINE = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 
 def seal(what: str, text: str = "") -> str:
-    """The seal of a text, 64 hex digits; ``what`` says of which kind it is. Raises StorageError without an id."""
+    """The seal of a text, 64 hex digits; ``what`` is its kind. Raises StorageError without a machine id."""
     return hmac.new(_machine(), f"pomona {what}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 

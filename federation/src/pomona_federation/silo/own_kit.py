@@ -1,4 +1,4 @@
-"""Which silo a process is: it is told once, before it forks for messages, and no message says another."""
+"""The silo of this process, set once before it forks for messages; no message can change it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ _KIT: Path | None = None
 
 
 def use(kit: Path) -> None:
-    """Have this process and its children be the silo of a kit from now on."""
+    """Make this process and its children the silo of a kit."""
     global _KIT  # noqa: PLW0603 - one a process, which its children have by the fork
     _KIT = kit
 

@@ -1,1 +1,1 @@
-"""The members of a federation, their keys, and how they are admitted."""
+"""The members of a federation, their keys, and their admission."""

@@ -1,4 +1,4 @@
-"""The log of admission decisions: a line of the server's audit for each uplink, used or not, with norms and limits."""
+"""Log of admission decisions: one line in the server's audit per uplink, used or not, with norms and limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ EVENT = "admission"
 
 @dataclass(frozen=True)
 class AdmissionLog:
-    """Writes each decision of the round loop down.
+    """Logs each decision of the round loop.
 
     A line has the round, the silo, whether its uplink was ``admitted`` and, if not, the reason; for an uplink of the
-    right form also, by tensor, the L2 ``norms`` and their ``limits``. Null stands for a norm beyond all floats, and for
-    a limit while too few norms are known to make one.
+    right form also, by tensor, the L2 ``norms`` and their ``limits``. Null stands for a norm that is not finite, and
+    for a limit while too few norms are known to compute one.
     """
 
     audit: Audit
     registry: MemberRegistry
 
     def __call__(self, number: int, verdict: Admission) -> None:
-        """Write down one exchange's decisions. Raises StorageError."""
+        """Log the decisions of one exchange. Raises StorageError."""
         names = [entry.name for entry in self.registry.entries]
         decisions = [
             *((a.reply.client, "") for a in verdict.accepted),
@@ -38,5 +38,5 @@ class AdmissionLog:
 
 
 def _figures(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Six digits of each; None for what is no figure."""
+    """Each value to six digits; None for one that is not finite."""
     return {name: float(f"{v:.6g}") if isfinite(v) and v < UNBOUNDED else None for name, v in values.items()}

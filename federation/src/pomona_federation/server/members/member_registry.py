@@ -1,8 +1,8 @@
 """Registry of members, ``roster.json``: which silo has which place, written by the server and by its operator.
 
-A silo's place is its id for good. It becomes a member in the first round that begins after it has said how much data
-it has, and stops being one with the round after it is revoked. What a round's roster was is never changed afterwards,
-so that a server that goes on after a kill sees the same one.
+A silo's place is its permanent id. It becomes a member in the first round that begins after it has reported its number
+of samples, and stops being one with the round after its revocation. A round's roster never changes afterwards, so a
+server that continues after a kill sees the same one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,12 +37,12 @@ class RegisteredMember:
 
     Attributes:
         key: its public key, one OpenSSH line; empty without keys.
-        certificate: the authority's OpenSSH certificate of name and key; empty for founders, whom every kit knows,
+        certificate: the authority's OpenSSH certificate for name and key; empty for founders, whom every kit knows,
             until their key is renewed.
-        earlier: the keys that it had before, the oldest first.
-        size: its training samples; None until it has said so.
-        joined, left: its first and its last round; None while that is open.
-        revoked: it is no member from the next round on.
+        earlier: its previous keys, the oldest first.
+        size: its training samples; None until reported.
+        joined, left: its first and its last round; None while open.
+        revoked: not a member from the next round on.
     """
 
     name: SiloName
@@ -56,7 +56,7 @@ class RegisteredMember:
 
 
 class RegistryFile(Settings):
-    """All that the file holds: the entries, and the last round whose roster is settled."""
+    """Content of the file: the entries, and the last round whose roster is settled."""
 
     settled: Number
     silos: tuple[RegisteredMember, ...] = Field(max_length=PLACES)
@@ -65,8 +65,8 @@ class RegistryFile(Settings):
 class MemberRegistry:
     """The registry of a server's kit; an entry's position is its silo's place. Implements the loop's ``Attendance``.
 
-    That in ``run/`` says who is a member, and holds the sizes and rounds of the kit's own study. Each further study has
-    one of its own for those; who is a member it takes from the first.
+    The registry in ``run/`` defines the members, and holds the sizes and rounds of the kit's own study. Each further
+    study has its own registry for sizes and rounds, and takes the members from the first.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class MemberRegistry:
         greet: Callable[[], None] = lambda: None,
         standing: "MemberRegistry | None" = None,
     ) -> None:
-        """Open the registry in a folder, or begin one with the founders of a kit.
+        """Open the registry in a folder, or start one with the founders of a kit.
 
         Args:
             folder: of the file; that of ``run/`` has the founders' keys in ``keys/`` beside it.
-            federation: who founded it.
-            greet: called before a round's roster is settled, for silos that have come in the meantime.
-            standing: the registry in ``run/``, for one of a further study.
+            federation: defines the founders.
+            greet: called before a round's roster is settled, to admit silos that have come in the meantime.
+            standing: the registry in ``run/``, for the registry of a further study.
         """
         self._path, self._places, self._greet = folder / ROSTER, federation.places, greet
         self.share, self._most = federation.largest_share, federation.most_samples
@@ -94,7 +94,7 @@ class MemberRegistry:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """Path of the file."""
         return self._path
 
     @property
@@ -103,14 +103,14 @@ class MemberRegistry:
         return self._read()[0]
 
     def place(self, name: str) -> int:
-        """A silo's place. Raises ConfigError for a name that is not in the registry."""
+        """A silo's place. Raises ConfigError for an unknown name."""
         names = [e.name for e in self.entries]
         if name not in names:
             raise ConfigError(f"no silo {name!r}; {near(name, names)}")
         return names.index(name)
 
     def add(self, name: str, key: str, certificate: str) -> int:
-        """Give a newcomer the next place. Raises ConfigError if none is free, or the name is taken or cannot be one."""
+        """Give a newcomer the next place. Raises ConfigError if none is free, or the name is taken or invalid."""
         try:
             entry = RegisteredMember(name, key, certificate)
         except ValidationError as fault:
@@ -127,11 +127,11 @@ class MemberRegistry:
         return len(entries)
 
     def revoke(self, name: str) -> None:
-        """Let a silo be no member from the next round on. Raises ConfigError for an unknown one."""
+        """End a silo's membership from the next round on. Raises ConfigError for an unknown silo."""
         self._change(self.place(name), revoked=True)
 
     def renew(self, name: str, key: CertifiedKey, before: CertifiedKey) -> None:
-        """Give a silo another key, from now on. Raises ConfigError for an unknown silo, or one renewed too often."""
+        """Replace a silo's key at once. Raises ConfigError for an unknown silo, or one renewed too often."""
         entry = self.entries[place := self.place(name)]
         if len(entry.earlier) >= RENEWALS:
             raise ConfigError(f"{name} has had {RENEWALS} keys before; revoke it, and add it under a new name")
@@ -144,9 +144,9 @@ class MemberRegistry:
             raise ProtocolError(f"the signature is not {entry.name}'s")
 
     def register(self, place: int, size: int) -> None:
-        """Write down how much data a silo has; what it said first stands.
+        """Record a silo's number of samples; the first reported size is final.
 
-        Raises ConfigError if it says another number, or more than was agreed that a silo may have.
+        Raises ConfigError for a different later size, or for more than the agreed maximum.
         """
         if size > self._most:
             raise ConfigError(
@@ -158,10 +158,10 @@ class MemberRegistry:
         elif known != size:
             raise ConfigError(f"{self.entries[place].name} has {size} training samples now, registered are {known}")
 
-    # Attendance.
+    # Implementation of Attendance.
 
     def roster(self, number: int, guest: int | None = None) -> "Roster":
-        """The roster of round ``number``, settled when it is first asked for, with all who joined or left by then."""
+        """The roster of round ``number``, settled on first request, with everyone who joined or left by then."""
         from pomona.core.round import Roster
 
         assert guest is None, "a deployment has no clients that are never trained with"
@@ -179,7 +179,7 @@ class MemberRegistry:
         return tuple(i for i, e in enumerate(self.entries) if e.joined and e.joined <= number)
 
     def parting(self, number: int) -> bool:  # noqa: ARG002 - the loop asks
-        """No round is known to be somebody's last before it is over; silos keep their models themselves."""
+        """Always False: no round is known in advance to be a silo's last; silos keep their models themselves."""
         return False
 
     def _change(self, place: int, **fields: Any) -> None:
@@ -212,29 +212,29 @@ class MemberRegistry:
 
 
 def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
-    """The members from the beginning, with the public keys in a folder of the kit."""
+    """The founding members, with the public keys in a folder of the kit."""
     named = [silo.name for silo in federation.silo]
     return [RegisteredMember(n, "" if federation.insecure else text(keys / f"{n}.pub").strip()) for n in named]
 
 
 def _standing(member: RegisteredMember, own: RegisteredMember | None) -> RegisteredMember:
-    """A member as the federation knows it, with the size and the rounds that it has in one study."""
+    """A member as the federation knows it, with its size and rounds in one study."""
     size, joined, left = (own.size, own.joined, own.left) if own else (None, None, None)
     return replace(member, size=size, joined=joined, left=left)
 
 
 def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:
-    """Training samples, as registered, of the silos that are members now or will be with the next round."""
+    """Registered training samples of the silos that are members now or from the next round on."""
     return {e.name: e.size for e in entries if e.size and not e.revoked}
 
 
 def weight_by_name(samples: Mapping[str, int], largest: float) -> dict[str, float]:
-    """Each silo's weight in a mean over all of them, by name; ``largest`` is the largest share agreed on."""
+    """Each silo's weight in a mean over all of them, by name; ``largest`` is the agreed maximum share."""
     return dict(zip(samples, weights(list(samples.values()), largest), strict=True))
 
 
 def heavy(samples: Mapping[str, int], largest: float) -> Sequence[str]:
-    """A line for each silo whose weight is limited, or that weighs more than half of a mean over all."""
+    """A line for each silo whose weight is limited, or is more than half of a mean over all."""
     claimed, said = weight_by_name(samples, 1.0), []
     for name, weight in weight_by_name(samples, largest).items():
         has = f"{name} claims {samples[name]} training samples, {100 * claimed[name]:.3g} % of all"
@@ -246,7 +246,7 @@ def heavy(samples: Mapping[str, int], largest: float) -> Sequence[str]:
 
 
 def _settled(entry: RegisteredMember, number: int) -> RegisteredMember:
-    """An entry as it stands when round ``number`` begins."""
+    """An entry at the start of round ``number``."""
     if entry.joined is None and entry.size and not entry.revoked:
         return replace(entry, joined=number)
     if entry.revoked and entry.joined is not None and entry.left is None:

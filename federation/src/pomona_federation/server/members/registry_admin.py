@@ -1,4 +1,4 @@
-"""Administration of the member registry: admit and revoke silos, and the keys that may connect."""
+"""Administration of the member registry: admission and revocation of silos, and the keys that may connect."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,11 @@ LASTING = (
 
 
 def entries(folder: Path, study: Path | None = None) -> list[RegisteredMember]:
-    """All silos that are or were members, by place; the founders where there is no registry yet. Writes nothing.
+    """All silos that are or were members, by place; the founders if there is no registry yet. Writes nothing.
 
     Args:
         folder: the server's kit.
-        study: the folder of a further study, whose sizes and rounds are meant; None for the kit's own.
+        study: the folder of a further study, for its sizes and rounds; None for the kit's own.
 
     Raises ConfigError or StorageError.
     """
@@ -38,23 +38,23 @@ def entries(folder: Path, study: Path | None = None) -> list[RegisteredMember]:
 
 
 def members(folder: Path) -> dict[str, bytes]:
-    """Public keys (PEM) by silo of those that may connect now; begins the registry if there is none."""
+    """Public keys (PEM) by silo of those that may connect now; starts the registry if there is none."""
     return {name: key for name, (key, revoked) in keys_of(folder).items() if not revoked}
 
 
 def keys_of(folder: Path) -> dict[str, tuple[bytes, bool]]:
-    """Public key (PEM) of each silo that has one, and whether it was revoked; begins the registry if there is none."""
+    """Public key (PEM) of each silo that has one, and whether it was revoked; starts the registry if there is none."""
     registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
     return {entry.name: (pem(entry.key), entry.revoked) for entry in registry.entries if entry.key}
 
 
 def admit(folder: Path, name: str, key: Path | None) -> int:
-    """Give a newcomer a place. Returns it.
+    """Give a newcomer a place, and return it.
 
     Args:
         folder: the server's kit.
-        name: as the authority certified it.
-        key: its public key; the authority's certificate lies beside it, as NAME.cert. None only without TLS.
+        name: the certified name.
+        key: its public key; the authority's certificate is beside it, as NAME.cert. None only without TLS.
 
     Raises:
         ConfigError: no such file, no free place, or a name that is taken.
@@ -70,15 +70,15 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
 
 
 def renew_key(folder: Path, name: str, key: Path) -> str:
-    """Let another key take the place of a silo's; the one before is refused from then on. Returns its fingerprint.
+    """Replace a silo's key; the previous key is refused from then on. Returns the new fingerprint.
 
     Args:
         folder: the server's kit.
         name: the silo.
-        key: its new public key; the authority's certificate lies beside it, as NAME.cert.
+        key: its new public key; the authority's certificate is beside it, as NAME.cert.
 
     Raises:
-        ConfigError: no such file or silo, a silo that was revoked, or a key that is not newer than the one it has.
+        ConfigError: no such file or silo, a revoked silo, or a key that is not newer than the current one.
         ProtocolError: the authority has not certified this name and key.
     """
     federation = Federation.read(folder / "federation.toml")
@@ -98,7 +98,7 @@ def renew_key(folder: Path, name: str, key: Path) -> str:
 
 
 def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tuple[str, str]:
-    """A public key and its certificate, which lies beside it, as one line each. Raises as ``admit`` does."""
+    """A public key and the certificate beside it, as one line each. Raises as ``admit`` does."""
     public, beside = keys.public(key), key.with_suffix(".cert")
     try:
         certificate = content(beside)
@@ -114,7 +114,7 @@ def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tu
 
 
 def dismiss(folder: Path, name: str) -> None:
-    """Revoke a silo from the next round on. Raises ConfigError if it is no member."""
+    """Revoke a silo from the next round on. Raises ConfigError if it is not a member."""
     registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
     if registry.entries[registry.place(name)].revoked:
         raise ConfigError(f"{name} is revoked already")

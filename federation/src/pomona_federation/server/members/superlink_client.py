@@ -1,7 +1,7 @@
-"""Client of SuperLink's control interface: which keys may connect, and which run goes.
+"""Client of SuperLink's control interface: which keys may connect, and which run is active.
 
-In process, as `flwr` would start an interpreter for every question. The same can be asked by hand with `flwr` and
-FLWR_HOME set to run/flwr of the server's kit.
+It runs in this process, as `flwr` would start an interpreter for every request. The same requests can be made by hand
+with `flwr` and FLWR_HOME set to run/flwr of the server's kit.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 
 CONNECTION = "pomona"
-NEWEST = 1000  # runs that are looked at: each start of the server makes one, and stops those before it
+NEWEST = 1000  # newest runs that are checked: each start of the server makes one, and stops the earlier ones
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Node:
 
 
 class SuperLinkClient:
-    """SuperLink's control interface. Raises ConnectionError where it does not answer, ProtocolError where it refuses.
+    """SuperLink's control interface. Raises ConnectionError without an answer, ProtocolError for a refusal.
 
     Args:
         address: host:port, on this machine.
-        ca: the certificate that its certificate was signed with; None without TLS.
+        ca: the certificate that signed SuperLink's; None without TLS.
     """
 
     def __init__(self, address: str, ca: Path | None) -> None:
@@ -54,7 +54,7 @@ class SuperLinkClient:
         self._client.close()
 
     def nodes(self) -> list[Node]:
-        """All nodes that are registered."""
+        """All registered nodes."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
         with _asking():
@@ -62,21 +62,21 @@ class SuperLinkClient:
         return [Node(n.node_id, n.name, n.status, n.public_key) for n in found if n.status != "unregistered"]
 
     def register(self, name: str, key: bytes) -> None:
-        """Let the holder of a key (PEM) connect."""
+        """Allow the holder of a key (PEM) to connect."""
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
         with _asking():
             self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
     def unregister(self, node: int) -> None:
-        """Let a node connect no more."""
+        """Refuse further connections from a node."""
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
         with _asking():
             self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
     def submit(self, fab: bytes, settings: Mapping[str, str]) -> int:
-        """Start a run of an app with settings of its own. Returns the run's id."""
+        """Start a run of an app with its own settings. Returns the run's id."""
         from flwr.common.serde import fab_to_proto, user_config_to_proto
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.supercore.fab import Fab
@@ -91,7 +91,7 @@ class SuperLinkClient:
         return int(answer.run_id)
 
     def unfinished(self) -> list[int]:
-        """The runs that still wait for a ServerApp, or count as running; among the newest, where they all are."""
+        """The runs that still wait for a ServerApp, or count as running; these are always among the newest."""
         from flwr.common.constant import Status
         from flwr.proto.control_pb2 import ListRunsRequest
 
@@ -120,7 +120,7 @@ def _asking() -> Iterator[None]:
 
 
 def pem(key: str) -> bytes:
-    """A public key in OpenSSH's format (EC P-384) as PEM, by which SuperLink knows it. Raises ConfigError."""
+    """Convert an OpenSSH public key (EC P-384) to PEM, by which SuperLink knows it. Raises ConfigError."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
     from pomona_federation.pki.keys import UNREADABLE
@@ -138,7 +138,7 @@ def changes(wanted: Mapping[str, bytes], known: list[Node]) -> tuple[dict[str, b
 
 
 def sync_keys(client: SuperLinkClient, wanted: Mapping[str, bytes]) -> list[tuple[str, str]]:
-    """Make SuperLink know exactly the wanted keys, by silo. Returns what was done: (event, silo) pairs."""
+    """Make SuperLink know exactly the wanted keys, by silo. Returns the changes as (event, silo) pairs."""
     new, gone = changes(wanted, client.nodes())
     for name, key in new.items():
         client.register(name, key)
@@ -148,7 +148,7 @@ def sync_keys(client: SuperLinkClient, wanted: Mapping[str, bytes]) -> list[tupl
 
 
 def reachable(federation: Federation) -> str:
-    """The address at which this machine itself reaches its SuperLink."""
+    """The address at which this machine reaches its own SuperLink."""
     bind = Address.parse(federation.bind)
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
     return str(Address(anywhere.get(bind.host, bind.host), bind.port))

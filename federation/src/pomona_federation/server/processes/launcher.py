@@ -1,4 +1,4 @@
-"""``pomona server start``: from a kit to a federation that runs, and the checks before it."""
+"""``pomona server start``: from a kit to a running federation, and the checks before it."""
 
 import os
 import socket
@@ -29,20 +29,20 @@ from pomona_federation.supervision.supervisor import Supervisor
 
 
 def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standing: bool = False) -> Status:
-    """Run the studies of a server's kit until all have ended; one that was begun goes on after its last round.
+    """Run the studies of a server's kit until all have ended; a started study continues after its last round.
 
     Args:
         folder: the kit.
-        say: told of everything that people should know.
-        resume: refuse where there is nothing to go on with.
-        standing: wait for further studies when all have ended, as a kit without a study of its own always does.
+        say: called with every line for the operator.
+        resume: refuse if there is nothing to continue.
+        standing: wait for further studies when all have ended, as a kit without its own study always does.
 
     Returns:
         The status of the study that ended last.
 
     Raises:
         PomonaError: nothing has been started.
-        SystemExit, KeyboardInterrupt: after everything has been stopped in order; the status says so.
+        SystemExit, KeyboardInterrupt: after everything has been stopped in order; the status is written.
     """
     federation = Federation.read(folder / "federation.toml")
     folder, state = folder.absolute(), folder.absolute() / "run"
@@ -71,7 +71,7 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standi
 
 
 def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]:
-    """Set Flower up, before anything of it is imported: it is asked in process too, and reads its settings then.
+    """Set Flower up before it is imported: it is also called in this process, and reads its settings on import.
 
     Returns the environment of its processes.
     """
@@ -119,7 +119,7 @@ def _served(
 
 
 def require_ready(folder: Path, federation: Federation) -> None:
-    """Raise ConfigError or LockedError for what would keep a SuperLink from running; checked before it is started."""
+    """Raise ConfigError or LockedError for anything that would keep SuperLink from running, before it is started."""
     flower_bundle.agreed(folder)
     if not federation.insecure:
         private(folder / "certs" / "server.key")

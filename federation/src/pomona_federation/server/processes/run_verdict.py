@@ -1,12 +1,12 @@
-"""What is to be done about a run, judged by what is seen of it: its status, SuperLink and the ServerApp."""
+"""The next action on a run, from its status and the state of SuperLink and ServerApp."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from pomona.storage.run_status import Status
 
-LAUNCH = 60.0  # seconds until a run that was submitted must have a process
-SETTLE = 30.0  # seconds that a ServerApp has to leave after its last word
+LAUNCH = 60.0  # seconds until a submitted run must have a process
+SETTLE = 30.0  # seconds that a ServerApp may take to exit after its last status
 
 Verdict = Literal["wait", "finished", "failed", "aborted", "resubmit", "restart"]
 
@@ -16,9 +16,9 @@ class Observation:
     """The state of the server at one moment.
 
     Attributes:
-        status: the last that the run wrote.
+        status: the run's last.
         age: seconds since then.
-        link, app: whether SuperLink and the ServerApp live.
+        link, app: whether SuperLink and the ServerApp are alive.
         appeared: whether the ServerApp has been seen since the run was submitted.
         waited: seconds since the run was submitted.
     """
@@ -45,4 +45,4 @@ def judge(seen: Observation) -> Verdict:
         return "wait"
     if seen.appeared:
         return "resubmit"
-    return "restart" if seen.waited > LAUNCH else "wait"  # nobody launches it: SuperLink's helper is gone
+    return "restart" if seen.waited > LAUNCH else "wait"  # no process launches it: SuperLink's helper is gone

@@ -1,14 +1,14 @@
 """Flower's SuperLink behind a gate.
 
-``python -m pomona_federation.server.processes.superlink KIT`` takes flower-superlink's arguments behind the kit.
+``python -m pomona_federation.server.processes.superlink KIT`` takes flower-superlink's arguments after the kit.
 
 SuperLink serves three interfaces on one port. Silos need the fleet's, whose requests they sign with their keys. The
 control interface is not authenticated: anyone who reaches it can submit code that runs on the server. Nor is the
-runtime's first request. So everything but the fleet's interface and the health check is answered only to the account
-that the server runs under, and to root, on this machine itself.
+runtime's first request. So everything except the fleet's interface and the health check is answered only to the account
+that the server runs under, and to root, on this machine.
 
-A reverse proxy on the same machine must forward ``/v1/fleet`` and nothing else; a request that says that it was
-forwarded is never taken for one of this machine's own.
+A reverse proxy on the same machine must forward ``/v1/fleet`` and nothing else; a request that is marked as forwarded
+never counts as one from this machine.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ from pomona_federation.supervision.asgi import Scope
 from pomona_federation.supervision.connection_owner import ours
 from pomona_federation.supervision.processes import QUIET, die_with_parent
 
-HEAD = 20.0  # seconds until a connection must have sent the whole head of a request
-DATABASE = 60  # seconds that a request waits for others to write the database: a hundred silos ask at once
+HEAD = 20.0  # seconds until a connection must have sent the complete head of a request
+DATABASE = 60  # seconds that a request waits while others write the database: a hundred silos may ask at once
 
 
 def command(folder: Path, federation: Federation) -> list[str]:
@@ -66,25 +66,25 @@ def command(folder: Path, federation: Federation) -> list[str]:
 
 
 class RequestAuth:
-    """Authenticates requests by the silos' keys, as the member registry has them."""
+    """Authenticates requests by the silos' keys in the member registry."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._read, self._keys = folder, -1, dict[bytes, tuple[str, bool]]()
 
     def __call__(self, headers: Headers) -> str:
-        """The member whose key has signed a request's head, as Flower's nodes do. Raises RequestRefused for others."""
+        """The member whose key signed a request's head, as Flower's nodes do. Raises RequestRefused for others."""
         name, revoked = self._signer(headers)
         if not name or revoked:
             raise RequestRefused(401, "no member has signed this request")
         return name
 
     def standing(self, headers: Headers) -> str:
-        """How the silo stands that has signed a request's head; it alone can ask."""
+        """The standing of the silo that signed a request's head; only that silo can ask."""
         name, revoked = self._signer(headers)
         return "revoked" if revoked else "member" if name else "unknown"
 
     def _signer(self, headers: Headers) -> tuple[str, bool]:
-        """The silo whose key has signed a request's head, and whether it was revoked; ("", False) for nobody."""
+        """The silo whose key signed a request's head, and whether it was revoked; ("", False) for an unknown key."""
         from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
         from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
         from flwr.supercore.date import now
@@ -105,7 +105,7 @@ class RequestAuth:
         return silo
 
     def _known(self) -> Mapping[bytes, tuple[str, bool]]:
-        """Silos by public key (PEM), read again whenever the registry has been written."""
+        """Silos by public key (PEM), reloaded whenever the registry has been written."""
         try:
             written = (self._folder / "run" / ROSTER).stat().st_mtime_ns
         except OSError:
@@ -117,15 +117,15 @@ class RequestAuth:
 
 
 def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: None) -> type[Any]:
-    """Uvicorn's HTTP protocol for servers that strangers reach; ends a connection without a whole head in time.
+    """Uvicorn's HTTP protocol for servers open to strangers; closes a connection without a complete head in time.
 
-    Uvicorn itself has no such limit: connections that say nothing, or a byte now and then, would be held for ever. Its
-    protocol on h11 holds at most 64 KiB of a head or of trailers; that on httptools, which it prefers, any number.
-    Requests say whether their connection is the server's own account's; that is asked once for each.
+    Uvicorn itself has no such limit: connections that send nothing, or an occasional byte, would be held for ever. Its
+    protocol on h11 holds at most 64 KiB of a head or of trailers; that on httptools, its default, any number. Each
+    request is marked with whether its connection belongs to the server's own account, checked once per connection.
 
     Args:
-        seconds: until a connection must have sent the whole head of a request.
-        leaving: called when the server is about to end; it waits for requests that are not answered yet.
+        seconds: until a connection must have sent the complete head of a request.
+        leaving: called when the server is about to end; it waits for unanswered requests.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -166,7 +166,7 @@ def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: N
 
 
 def signed_head(scope: Scope) -> Headers:
-    """The head of a request, which its silo's key has signed."""
+    """The head of a request, signed with its silo's key."""
     return cast("Headers", scope["headers"])
 
 
@@ -177,12 +177,12 @@ def anonymous(_: Scope) -> str:
 
 def main() -> None:
     """Run Flower's SuperLink behind the gate."""
-    os.environ.update(QUIET)  # Flower reads it when it is imported
+    os.environ.update(QUIET)  # Flower reads it on import
     die_with_parent()
     folder = Path(sys.argv.pop(1))
     federation = Federation.read(folder / "federation.toml")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections that say nothing take a file each
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # idle connections take a file each
 
     import uvicorn
     from flwr.superlink import extensions
@@ -206,7 +206,7 @@ def main() -> None:
         uvicorn.run = partial(uvicorn.run, **client_certificates.asked(folder / "certs" / "ca.crt"))
     uvicorn.run = partial(uvicorn.run, http=protocol)
     flower_internals.wait_for_database(DATABASE)
-    flower_internals.leave_out_of_the_log(STANDING, STUDIES, "/v1/control/list-nodes")  # some a minute for each silo
+    flower_internals.leave_out_of_the_log(STANDING, STUDIES, "/v1/control/list-nodes")  # a few per minute and silo
     flower_superlink()
 
 

@@ -1,8 +1,8 @@
-"""The server's policy of supervision: a SuperLink, the keys that may connect to it, and one study after the other.
+"""The server's supervision policy: a SuperLink, the keys that may connect to it, and one study after the other.
 
-SuperLink does not continue a run whose ServerApp died, nor any run after its own death. Both are started again here,
-and the run continues after its last committed round. A fault that a restart cannot mend ends the server: a status with
-a code from 2 to 10 at once, and one with code 1 after ``STUBBORN`` times without a round between.
+SuperLink does not continue a run whose ServerApp died, nor any run after its own death. Both are restarted here, and
+the run continues after its last committed round. A fault that a restart cannot fix ends the server: a status with a
+code from 2 to 10 at once, and one with code 1 after ``STUBBORN`` failures without a round in between.
 """
 
 import time
@@ -24,21 +24,21 @@ from pomona_federation.supervision.supervisor import Restart, Supervisor, backof
 APP = "flwr-serverapp"  # part of its command line
 TICK = 1.0  # seconds between observations
 ANSWER = 90.0  # seconds until a SuperLink must answer
-STUBBORN = 5  # times that a run may fail with code 1, without a round between
-FIRST, LONGEST = 1.0, 60.0  # seconds before starting again, doubled by each failure since the last round
+STUBBORN = 5  # failures with code 1, without a round in between, before the run is given up
+FIRST, LONGEST = 1.0, 60.0  # seconds before a restart, doubled by each failure since the last round
 
 
 @dataclass
 class ServerPolicy:
-    """Keeps the studies of a kit going, one after the other.
+    """Runs the studies of a kit, one after the other.
 
     Args:
         folder: the server's kit.
         connect: a connection to SuperLink; ConnectionError while it does not answer.
         fab: the app.
-        members: public keys (PEM) of the silos by name, read again whenever ``roster`` changes.
-        say: receives every line that people should read.
-        standing: wait for further studies when there is none left.
+        members: public keys (PEM) of the silos by name, reloaded whenever ``roster`` changes.
+        say: called with every line for the operator.
+        standing: wait for further studies when none is left.
     """
 
     folder: Path
@@ -48,14 +48,14 @@ class ServerPolicy:
     say: Callable[[str], None]
     audit: Audit
     standing: bool = False
-    _study: QueuedStudy | None = None  # the one that runs, or ran last
-    _over: bool = True  # whether that has come to its end
+    _study: QueuedStudy | None = None  # the study that runs, or ran last
+    _over: bool = True  # whether it has finished
     _link: SuperLinkClient | None = None
     _run: int = 0
     _roster: int = -1
     _trouble: str = ""
     _failures: int = 0  # since the last committed round
-    _reached: tuple[str, int] = ("", -1)  # the folder of rounds that is worked in, and the last one there
+    _reached: tuple[str, int] = ("", -1)  # the folder of the current rounds, and the last one there
     _alike: int = 0  # failures with code 1 since then
 
     @property
@@ -65,11 +65,11 @@ class ServerPolicy:
 
     @property
     def queue(self) -> StudyQueue:
-        """The studies."""
+        """The study queue."""
         return StudyQueue(self.folder)
 
     def watch(self, supervisor: Supervisor) -> Restart | Status:
-        """Watch one life of a study; return the last one's status once all have ended for good."""
+        """Watch one life of a study; return the last study's status once all have ended for good."""
         self._choose()
         try:
             if not supervisor.process:
@@ -96,9 +96,9 @@ class ServerPolicy:
         return f"study {self._study.title}" if self._study and self._study.name else "the kit's study"
 
     def _next(self, supervisor: Supervisor) -> QueuedStudy | None:
-        """The study that is not over, or the next that may run, waited for; None where no more will come.
+        """The unfinished study, or the next that may run, waiting for one; None if no more will come.
 
-        Raises ConnectionError where the SuperLink has ended.
+        Raises ConnectionError if SuperLink has ended.
         """
         queue, told = self.queue, False
         while self._over:
@@ -117,7 +117,7 @@ class ServerPolicy:
         return self._study
 
     def _choose(self) -> None:
-        """Take on the study that may run now, unless one is not over yet."""
+        """Select the study that may run now, unless one is unfinished."""
         if self._over and (study := self.queue.next()):
             self._study, self._over, self._failures, self._alike = study, False, 0, 0
             self._reached = "", -1
@@ -125,7 +125,7 @@ class ServerPolicy:
                 self.say(f"study {study.name} begins")
 
     def _judged(self, verdict: Verdict) -> Restart | Status:
-        """Return what follows from a verdict on the current study: another life, or its last status."""
+        """Follow a verdict on the current study: restart it, or return its last status."""
         round_, status = last_round(self.state), read_status(self.state)
         failed = status is not None and (status.state, status.code) == ("failed", 1)
         reached = self._progress()
@@ -152,7 +152,7 @@ class ServerPolicy:
         return Restart(delay, stop=verdict == "restart")
 
     def _progress(self) -> tuple[str, int]:
-        """How far the current study is: greater means further. A search goes on with its trials."""
+        """Progress of the current study, in increasing order; a search progresses with its trials."""
         work = self._study.at_work if self._study else self.state
         return str(work), last_round(work)
 
@@ -166,7 +166,7 @@ class ServerPolicy:
                     write_status(self.state, ended(fault, last_round(self.state)))
 
     def _attempt(self, supervisor: Supervisor, study: QueuedStudy) -> Verdict:
-        """Submit a study's run, and watch until something has to be done."""
+        """Submit a study's run, and watch it until an action is needed."""
         assert self._link
         write_status(self.state, Status(state="running", round=last_round(self.state)))
         try:
@@ -189,11 +189,11 @@ class ServerPolicy:
                 self._stop_others(self._link, supervisor)
                 return "aborted"
             if self._changed():
-                with suppress(ConnectionError):  # tried again at the next observation
+                with suppress(ConnectionError):  # retried at the next observation
                     self._admit()
 
     def _stop_others(self, link: SuperLinkClient, supervisor: Supervisor) -> None:
-        """Stop what a life before this one has submitted: SuperLink starts a ServerApp for each, or just has."""
+        """Stop runs submitted by a previous life: SuperLink starts a ServerApp for each, or already has."""
         for run in link.unfinished():
             with suppress(ProtocolError):  # it has just ended
                 link.stop(run)
@@ -201,7 +201,7 @@ class ServerPolicy:
         end(lambda: [process for process, command in supervisor.descendants().items() if APP in command])
 
     def _launch(self, supervisor: Supervisor) -> None:
-        """Start the SuperLink and wait until it answers. Raises ConnectionError."""
+        """Start SuperLink and wait until it answers. Raises ConnectionError."""
         began = time.monotonic()
         process = supervisor.start()
         while supervisor.alive and time.monotonic() < began + ANSWER:
@@ -218,7 +218,7 @@ class ServerPolicy:
         raise ConnectionError(f"SuperLink did not come up; its last words are in {supervisor.log}")
 
     def _admit(self) -> None:
-        """Make SuperLink know exactly the members' keys; a failure is tried again at the next observation."""
+        """Make SuperLink know exactly the members' keys; a failure is retried at the next observation."""
         assert self._link
         self._changed()
         try:
@@ -235,7 +235,7 @@ class ServerPolicy:
                 raise
 
     def _changed(self) -> bool:
-        """Return whether ``run/roster.json``, which says who is a member, has been written since the last call."""
+        """Return whether ``run/roster.json``, which defines the members, has been written since the last call."""
         try:
             now = (self.folder / "run" / "roster.json").stat().st_mtime_ns
         except OSError:
@@ -250,7 +250,6 @@ class ServerPolicy:
                 self._link.stop(self._run)
 
     def _close(self) -> None:
-        """Close the connection to SuperLink."""
         if self._link:
             self._link.close()
         self._link = None

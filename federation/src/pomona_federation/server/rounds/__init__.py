@@ -1,1 +1,1 @@
-"""The rounds of a study: greeting, tasks, answers and their verification."""
+"""The rounds of a study: greetings, tasks, answers and their verification."""

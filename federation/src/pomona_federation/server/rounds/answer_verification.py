@@ -1,4 +1,4 @@
-"""Answers of silos, verified: signatures, scores, and the uplink's bytes. Nothing of an answer is believed before."""
+"""Verification of silos' answers: signatures, scores and the uplink's bytes. Nothing in an answer is trusted before."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class AnswerReader:
     """Reads the answers of a run.
 
     Attributes:
-        relays: the tensors of an uplink that are passed on to other silos as they are.
+        relays: the tensors of an uplink that are passed on to other silos unchanged.
     """
 
     federation: Federation
@@ -32,7 +32,7 @@ class AnswerReader:
     relays: Collection[str]
 
     def verified(self, place: int, sent: OutgoingTask, message: Message) -> Answer | Refusal:
-        """The body that the silo of a place has signed. Raises ProtocolError, also for an answer to another task."""
+        """The body signed by the silo of a place. Raises ProtocolError, also for an answer to another task."""
         body: Answer | Refusal = message.read(Answer, Refusal)
         self.registry.require_signed(place, body.kind, body.statement, message.signature)
         note(self.registry.path.parent, sent.silo, message.versions)
@@ -43,7 +43,7 @@ class AnswerReader:
     def arrival(
         self, place: int, sent: OutgoingTask, answer: Answer, uplink: bytes, request: ClientRequest
     ) -> tuple[Arrival, Origins]:
-        """A verified answer as the round loop takes it, and the rows in it that others will get.
+        """A verified answer for the round loop, and its rows that others will get.
 
         Raises ProtocolError.
         """
@@ -61,9 +61,9 @@ class AnswerReader:
         return replace(arrival, reply=replace(reply, uplink=tensors)), origins
 
     def _origin(self, place: int, sent: OutgoingTask, answer: Answer, tensor: str, row: bytes) -> tuple[str, RowOrigin]:
-        """Raises ProtocolError for a row that its silo did not sign, as its receivers will see it.
+        """Raise ProtocolError for a row without a valid signature of its silo, as its receivers will check it.
 
-        Each of them would refuse its whole task for that row; so agreement, run and round are those of the task.
+        Each receiver would refuse its whole task for that row; so agreement, run and round are those of the task.
         """
         signature, digest = answer.rows.get(tensor, ""), sha256(row)
         origin = RowOrigin(silo=answer.silo, round=sent.task.number, tensor=tensor, signature=signature)
@@ -76,16 +76,16 @@ class AnswerReader:
 
 
 def checked_scores(answer: Answer, watched: Collection[str], federation: Federation) -> list[Score]:
-    """The scores of an answer; none where the federation does not share them.
+    """The scores of an answer; none if the federation does not share them.
 
     Args:
-        answer: as a silo signed it.
-        watched: the moments that were asked for.
-        federation: what was agreed: whether scores are shared, how many samples a silo may have, the method.
+        answer: as signed by a silo.
+        watched: the requested moments.
+        federation: defines whether scores are shared, how many samples a silo may have, and the method.
 
     Raises:
-        ProtocolError: a score that was not asked for, that comes twice, that is on more samples than were agreed that a
-            silo may have, that the metric cannot be, or that contradicts itself.
+        ProtocolError: a score that was not requested, is duplicated, is on more samples than a silo may have, is
+            outside the metric's range, or contradicts itself.
     """
     if not federation.share_scores:
         return []

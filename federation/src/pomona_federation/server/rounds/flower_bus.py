@@ -1,4 +1,4 @@
-"""The message bus of a running SuperLink, by Flower's grid."""
+"""The message bus of a running SuperLink, through Flower's grid."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -21,39 +21,39 @@ from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.server.gate.arrivals import Arrivals
 
 AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
-LOOK = 3.0  # seconds that one look for answers waits for those that are on their way
-SWEEP = 5.0  # seconds after which all answers are looked for, also those of which nobody has told
-TOGETHER = 64 * 2**20  # bytes of messages that are sent at once; at least one
-WHOLE = 4  # answers known to be whole that are pulled at a time: each takes some copies of itself until it is spooled
+LOOK = 3.0  # seconds that one look waits for answers in transit
+SWEEP = 5.0  # seconds after which all answers are looked for, also those without notice from the gate
+TOGETHER = 64 * 2**20  # bytes of messages sent at once; at least one message
+WHOLE = 4  # complete answers pulled at a time: each takes several copies in memory until it is spooled
 
 T = TypeVar("T")
 
 
 @dataclass
 class FlowerBus:
-    """Carries messages over Flower's grid; until ``arrivals`` tells of answers, all are looked for each time."""
+    """Carries messages over Flower's grid; without ``arrivals``, each look checks for all answers."""
 
     grid: Grid
     arrivals: Arrivals | None = None
     _pulls: dict[str, Future[dict[str, Message | Undelivered]]] = field(default_factory=dict)
     _told: frozenset[str] = frozenset()
-    _heard: bool = False  # somebody tells
+    _heard: bool = False  # whether something notifies of answers
     _swept: float = float("-inf")
 
     @classmethod
     def listening(cls, grid: Grid, run: Path) -> "FlowerBus":
-        """The bus that is told of answers in a run's folder, if the file system has pipes."""
+        """A bus that is notified of answers in a run's folder, if the file system has pipes."""
         try:
             return cls(grid, Arrivals(run))
         except OSError:
             return cls(grid)
 
     def online(self) -> frozenset[int]:
-        """The nodes that SuperLink has heard of in the last minute."""
+        """The nodes that SuperLink has heard from in the last minute."""
         return frozenset(self.grid.get_node_ids())
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        """Push messages, as many at once as fit into memory; the request that follows has the gate wake the silos."""
+        """Push messages, as many at once as fit into memory; the next request makes the gate wake the silos."""
         tickets = [ticket for batch in _batches(messages) for ticket in self._push(batch)]
         if tickets:
             self.online()
@@ -72,10 +72,10 @@ class FlowerBus:
         return [t or f"unsent {out.node}" for t, out in zip(self.grid.push_messages(pushed), batch, strict=True)]
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
-        """Pull what has come, each ticket by itself: one that cannot be read, or comes drop by drop, holds up no other.
+        """Pull the answers that have come, each ticket separately: an unreadable or slow one delays no other.
 
-        Flower waits for the parts of an answer whose sender has begun to push it, for up to two hours. Answers of which
-        the gate has told are whole; of these a few are pulled at a time, and the others when those have been taken.
+        Flower waits up to two hours for the parts of an answer whose sender has begun to push it. Answers reported by
+        the gate are complete; a few of them are pulled at a time, and the others when those have been taken.
         """
         due = self._due(tickets)
         for ticket in tickets:
@@ -100,7 +100,7 @@ class FlowerBus:
         return frozenset(tickets) - self._told
 
     def wait(self, seconds: float) -> None:
-        """Return when there are answers, or after so many seconds."""
+        """Return when there are answers, or after this many seconds."""
         if self.arrivals:
             self._told |= self.arrivals.wait(0.0 if self._told else seconds)
             self._heard = self._heard or bool(self._told)
@@ -108,7 +108,7 @@ class FlowerBus:
             sleep(seconds)
 
     def _pulled(self, ticket: str) -> dict[str, Message | Undelivered]:
-        """The answer to one message, if it has come; of two the first counts. A SuperLink that is gone is no answer."""
+        """The answer to one message, if it has come; of two the first counts. Empty if SuperLink is unreachable."""
         try:
             with untrusted(TransportError):
                 found = [received(m) for m in self.grid.pull_messages([ticket])]
@@ -118,7 +118,7 @@ class FlowerBus:
 
 
 def _batches(messages: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
-    """Messages in order, in groups of up to ``TOGETHER`` bytes, or of one."""
+    """Messages in order, in groups of up to ``TOGETHER`` bytes, or of one message."""
     batch: list[Outgoing] = []
     for out in messages:
         if batch and sum(o.message.size for o in batch) + out.message.size > TOGETHER:
@@ -130,13 +130,13 @@ def _batches(messages: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
 
 
 def _beside(work: Callable[[], T]) -> Future[T]:
-    """Do something in a thread that no process waits for at its end."""
+    """Run a function in a daemon thread, which the process does not wait for at its end."""
     made: Future[T] = Future()
 
     def run() -> None:
         try:
             made.set_result(work())
-        except BaseException as fault:  # raised where the result is asked for
+        except BaseException as fault:  # re-raised by the future's result
             made.set_exception(fault)
 
     Thread(target=run, daemon=True).start()
@@ -144,7 +144,7 @@ def _beside(work: Callable[[], T]) -> Future[T]:
 
 
 def received(message: FlowerMessage) -> Message | Undelivered:
-    """A reply, or why there is none. Flower's own texts of errors may hold a peer's paths, so only codes are told."""
+    """A reply, or why there is none. Only codes are reported, since Flower's error texts may contain a peer's paths."""
     if message.has_error():
         code = message.error.code
         return Undelivered(f"Flower reports error {code}", again=code in AGAIN)

@@ -1,7 +1,7 @@
 """The round loop's transport in a deployment: tasks to the silos as messages, and their answers back.
 
-Silos keep their states themselves. A checkpoint of the server holds which round of each silo the federation has used,
-and who made which row.
+Silos keep their own states. A checkpoint of the server records which round of each silo the federation has used, and
+the origin of each row.
 """
 
 import shutil
@@ -38,10 +38,10 @@ class FlowerTransport:
     """The transport of a deployment.
 
     Attributes:
-        standing: the kit's folder ``run/``, where the gate looks for what is announced.
+        standing: the kit's folder ``run/``, where the gate looks for published values.
         run: id of the run, the same after every restart of the server.
         absent: why silos did not take part in the last visit, by name.
-        refused: those of them that answered with something that cannot be used, or would not do what was asked.
+        refused: those of them that answered with something unusable, or refused the request.
         pause: seconds between looks for answers.
     """
 
@@ -66,27 +66,26 @@ class FlowerTransport:
     _exchange: MessageExchange = field(init=False)
 
     def __post_init__(self) -> None:
-        """No silo has been identified yet."""
         relays = tuple(self.server.relays.values())
         self._reader = AnswerReader(self.federation, self.run, self.registry, relays)
         self._exchange = MessageExchange(self.federation, self.run, self.registry, self.bus, self.audit, self.pause)
-        shutil.rmtree(self.scratch, ignore_errors=True)  # of a server that was killed at the wrong moment
+        shutil.rmtree(self.scratch, ignore_errors=True)  # left by a server that was killed at the wrong moment
         self.scratch.mkdir()
 
     @property
     def scratch(self) -> Path:
-        """The folder of files for large tensors, which have names in it for a moment only."""
+        """The folder of files for large tensors, which are unlinked right after they are opened."""
         return self.registry.path.parent / SCRATCH
 
-    # The round loop's Transport.
+    # Implementation of the round loop's Transport.
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:  # noqa: ARG002 - a Transport
-        """Remember what newcomers start from; they make their states themselves."""
+        """Remember what newcomers start from; they create their states themselves."""
         if row is not None:
             self._starts |= dict.fromkeys(ids, row)
 
     def visit(self, request: ClientRequest, down: Downlink) -> list[Arrival]:
-        """Send every silo its task, and wait for the answers until all are there or the deadline is over."""
+        """Send every silo its task, and wait until all answers have come or the deadline has passed."""
         self.absent, self.refused, self._fresh, self._round = {}, set(), {}, request.round.number
         if request.trains:
             at_round(self._round)
@@ -119,7 +118,7 @@ class FlowerTransport:
         return [arrivals[i] for i in request.ids if i in arrivals]
 
     def commit(self, ids: Sequence[int]) -> None:
-        """The round counts for these silos; they learn of it with their next task."""
+        """Count the round for these silos; they learn of it with their next task."""
         members = self.registry.entries
         for place in ids:
             self._settled[place], silo = self._round, members[place].name
@@ -141,18 +140,18 @@ class FlowerTransport:
 
     @property
     def known(self) -> frozenset[int]:
-        """The places whose nodes have said who they are."""
+        """The places whose nodes have identified themselves."""
         return self._exchange.known
 
     def greet(self) -> None:
-        """Ask every unknown node who it is, and hear what has come. Waits for nobody: later answers are heard later."""
+        """Ask every unknown node for its identity, and process the replies that have come, without waiting."""
         self.absent |= self._exchange.handshake.greet()
 
     def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
-        """Greet until no silo is ``missing`` any more, or for so long; a node asked at the end has time to answer."""
+        """Greet until no silo is ``missing``, or for this long; a node asked at the end has time to answer."""
         self.absent |= self._exchange.gather(seconds, missing)
 
-    # A round's messages.
+    # Messages of a round.
 
     def _task(
         self,
@@ -184,7 +183,7 @@ class FlowerTransport:
         )
 
     def _receive(self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest) -> Arrival | None:
-        """One answer, whatever it holds; None where the silo counts as absent, or is asked again."""
+        """Process one answer; None if the silo counts as absent, or is asked again."""
         try:
             with untrusted():
                 return self._answered(place, sent, got, request)
@@ -198,7 +197,7 @@ class FlowerTransport:
             return Arrival(Reply(place), self.run, self._round, request.roster.sizes[place], unread=unread)
 
     def _answered(self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest) -> Arrival | None:
-        """An answer, verified. Raises ProtocolError, or any other exception, for one that cannot be used."""
+        """A verified answer. Raises ProtocolError, or any other exception, for an unusable one."""
         answer = self._reader.verified(place, sent, got)
         if isinstance(answer, Refusal):
             self.refused.add(sent.silo)

@@ -1,4 +1,4 @@
-"""Waiting for the silos that take part, before a study begins."""
+"""Waiting for the participating silos before a study begins."""
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -11,18 +11,18 @@ from pomona_federation.server.members.member_registry import MemberRegistry
 
 
 class Gatherer(Protocol):
-    """Whoever carries messages: it knows which places have said who they are, and can wait for others."""
+    """A carrier of messages: it knows which places have identified themselves, and can wait for others."""
 
     @property
     def registry(self) -> MemberRegistry:
-        """Who is a member."""
+        """The member registry."""
 
     @property
     def known(self) -> frozenset[int]:
-        """The places whose nodes have said who they are."""
+        """The places whose nodes have identified themselves."""
 
     def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
-        """Greet until no silo is ``missing`` any more, or for so long."""
+        """Greet until no silo is ``missing``, or for this long."""
 
 
 def gather_silos(
@@ -31,10 +31,10 @@ def gather_silos(
     standing: Path,
     awaited: Callable[[Collection[str]], Collection[str]] = frozenset,
 ) -> None:
-    """Wait for all silos that are members now, whoever comes or is revoked meanwhile. Raises QuorumError.
+    """Wait for all current members, through arrivals and revocations. Raises QuorumError.
 
-    Not waited for are those that are not ``awaited``, as one that declines meanwhile, and those whose versions do not
-    work with the server's, as they have last said in ``standing``, the kit's folder ``run/``.
+    It does not wait for silos that are not ``awaited``, such as one that declines meanwhile, nor for those whose
+    versions, as last noted in ``standing`` (the kit's folder ``run/``), do not work with the server's.
     """
 
     def members() -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""Match Flower nodes to silos: each node is asked and must sign a fresh nonce with its silo's key."""
+"""Matching Flower nodes to silos: each node is asked and must sign a fresh nonce with its silo's key."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ from pomona_federation.server.members.member_registry import MemberRegistry
 from pomona_federation.versions import note
 
 NODES = "nodes.json"
-TIMEOUT = 120.0  # seconds that a silo may take to say who it is: a process starts, and its data is read
+TIMEOUT = 120.0  # seconds a silo may take to identify itself: a process starts, and its data is read
 
 
-NodeId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]  # of Flower: up to 2^64, so not as a number
+NodeId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]  # Flower's: up to 2^64, so not as a number
 
 
 class KnownNodes(Settings):
@@ -35,14 +35,14 @@ class KnownNodes(Settings):
 
 @dataclass
 class Handshake:
-    """Asks unknown nodes who they are, and gives them their silos' places.
+    """Asks unknown nodes for their identity, and assigns them their silos' places.
 
-    A node that had said so before a restart of the server is not asked again: of whatever it answers, nothing is
-    believed but what its silo has signed.
+    A node identified before a restart of the server is not asked again: whatever it answers is trusted only as far as
+    its silo has signed it.
 
     Attributes:
         run: id of the run.
-        nodes: the node of every silo that has said who it is, by place; the last one where there were several.
+        nodes: the node of every identified silo, by place; the last one if there were several.
     """
 
     federation: Federation
@@ -56,7 +56,7 @@ class Handshake:
     _before: Mapping[Place, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read which nodes the silos had before a restart."""
+        """Load the silos' nodes from before a restart."""
         found = read_json(KnownNodes, self._file, remedy="remove it: silos are asked again who they are")
         self._before = {place: int(node) for place, node in (found or KnownNodes()).nodes.items()}
 
@@ -66,7 +66,7 @@ class Handshake:
 
     @property
     def tickets(self) -> Sequence[str]:
-        """Of the hellos that are on their way."""
+        """Tickets of the hellos in transit."""
         return tuple(self._asked)
 
     @property
@@ -86,7 +86,7 @@ class Handshake:
         self._asked |= dict(zip(tickets, asked.items(), strict=True))
 
     def _recall(self, online: frozenset[int]) -> None:
-        """Give nodes that are back after a restart of the server their silos' places."""
+        """Reassign their silos' places to nodes that are back after a restart of the server."""
         for place, entry in enumerate(self.registry.entries):
             node = self._before.get(place)
             known = node in online and entry.size is not None and not entry.revoked
@@ -98,7 +98,7 @@ class Handshake:
         return Hello(agreement=self.federation.agreement, run=self.run, nonce=secrets.token_hex(16))
 
     def greet(self) -> dict[str, str]:
-        """Ask every unknown node who it is, and hear what has come. Waits for nobody: later answers are heard later.
+        """Ask every unknown node for its identity, and process the replies that have come, without waiting.
 
         Returns who was turned away, and why.
         """
@@ -109,7 +109,7 @@ class Handshake:
         return turned_away
 
     def meet(self, ticket: str, got: Message | Undelivered) -> dict[str, str]:
-        """Give a node its silo's place, by the key that signed. Returns who was turned away, and why."""
+        """Assign a node its silo's place, by the key that signed. Returns who was turned away, and why."""
         node, hello = self._asked.pop(ticket)
         if isinstance(got, Undelivered):
             return {}
@@ -120,7 +120,7 @@ class Handshake:
             return self._turned_away(f"node {node}", str(fault))
 
     def _met(self, node: int, hello: Hello, got: Message) -> dict[str, str]:
-        """Raises ProtocolError, or anything else, unless a silo with a place in the registry has signed."""
+        """Raise ProtocolError, or another error, unless a silo with a place in the registry has signed."""
         reply: HelloReply | Refusal = got.read(HelloReply, Refusal)
         try:
             place = self.registry.place(reply.silo)
@@ -143,6 +143,6 @@ class Handshake:
         return {}
 
     def _turned_away(self, who: str, reason: str) -> dict[str, str]:
-        """A silo is named only where its key has signed; anybody else is the node that spoke."""
+        """A rejected sender: a silo is named only if its key has signed; otherwise the node is named."""
         self.audit.write("refused", silo=who, reason=reason)
         return {who: reason}

@@ -1,4 +1,4 @@
-"""A message to each of some silos and their answers, and ``waiting.json``: for whom the server waits."""
+"""Sending a message to each of several silos and collecting their answers; ``waiting.json`` shows the open ones."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from pomona_federation.server.members.member_registry import MemberRegistry
 from pomona_federation.server.rounds.handshake import TIMEOUT, Handshake
 from pomona_federation.supervision.status_files import WAITING, WaitingStatus
 
-ATTEMPTS = 3  # times that one message is sent to a silo whose node was lost on the way
+ATTEMPTS = 3  # attempts to send one message to a silo whose node was lost on the way
 
 
 REMIND = 60.0  # seconds between lines of the log while nothing else happens
@@ -25,7 +25,7 @@ logger = logging.getLogger("pomona")
 
 @dataclass
 class WaitingFile:
-    """Tells people for whom is being waited; a disk that is full does not end the run.
+    """Shows which silos are awaited; a full disk does not end the run.
 
     Args:
         folder: of the file.
@@ -33,15 +33,15 @@ class WaitingFile:
 
     folder: Path
     _now: WaitingStatus = field(default_factory=WaitingStatus)
-    _due: float = 0.0  # when the log is told again, by the monotonic clock
+    _due: float = 0.0  # when the next log line is due, by the monotonic clock
 
     def begin(self, stage: str, seconds: float) -> None:
-        """Begin a stage that lasts ``seconds`` at the longest."""
+        """Start a stage that lasts at most ``seconds``."""
         began = time()
         self._now, self._due = WaitingStatus(stage=stage, since=began, until=began + seconds), 0.0
 
     def tell(self, answered: Collection[str], missing: Mapping[str, str], given_up: Collection[str] = ()) -> None:
-        """Write down who has answered, for whom is being waited and why, and for whom no longer."""
+        """Record which silos have answered, which are awaited and why, and which are given up."""
         asked = (*answered, *missing, *given_up)
         now = self._now.model_copy(update={"asked": asked, "answered": tuple(answered), "missing": dict(missing)})
         if now != self._now:
@@ -55,14 +55,14 @@ class WaitingFile:
 
 @dataclass
 class OutgoingMessage(ABC):
-    """What one silo is sent, more than once if need be, and how that ended.
+    """A message to one silo, sent more than once if necessary, and its outcome.
 
     Attributes:
         silo: its name.
         attempts: how often it was sent.
         done: nothing more is expected.
-        answered: there is an answer, which may be one that cannot be used.
-        reason: why there is no answer that can be used, as long as there is none.
+        answered: there is an answer, which may be unusable.
+        reason: why there is no usable answer, as long as there is none.
     """
 
     silo: str
@@ -74,20 +74,20 @@ class OutgoingMessage(ABC):
     @property
     @abstractmethod
     def about(self) -> Mapping[str, object]:
-        """What the audit log says of it."""
+        """Its fields in the audit log."""
 
     @abstractmethod
     def message(self) -> Message:
-        """The message of the attempt that ``attempts`` counts."""
+        """The message of the current attempt."""
 
     def fail(self, reason: str, again: bool = False) -> None:
-        """Note why there is no answer; ``again``: it may be sent once more, as long as attempts are left."""
+        """Record why there is no answer; ``again``: it may be sent once more, while attempts are left."""
         self.reason, self.done = reason, not again or self.attempts >= ATTEMPTS
 
 
 @dataclass
 class MessageExchange:
-    """Finds the nodes of silos, brings them messages, and hears their answers.
+    """Finds the nodes of silos, sends them messages, and collects their answers.
 
     Attributes:
         run: id of the run.
@@ -104,17 +104,16 @@ class MessageExchange:
     waiting: WaitingFile = field(init=False)
 
     def __post_init__(self) -> None:
-        """No silo has been identified yet."""
         self.handshake = Handshake(self.federation, self.run, self.registry, self.bus, self.audit)
         self.waiting = WaitingFile(self.registry.path.parent)
 
     @property
     def known(self) -> frozenset[int]:
-        """The places whose nodes have said who they are."""
+        """The places whose nodes have identified themselves."""
         return frozenset(self.handshake.nodes)
 
     def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> dict[str, str]:
-        """Greet until no silo is ``missing`` any more, or for so long; a node asked at the end has time to answer.
+        """Greet until no silo is ``missing``, or for this long; a node asked at the end has time to answer.
 
         Returns who was turned away, and why.
         """
@@ -132,14 +131,14 @@ class MessageExchange:
     def send_all(
         self, stage: str, messages: Mapping[int, OutgoingMessage], hear: Callable[[int, Message], None]
     ) -> dict[str, str]:
-        """Send, and hear, until every message is done or the deadline is over.
+        """Send messages and collect answers until every message is done or the deadline has passed.
 
-        A silo is given up whose node stays offline for longer than ``patience``.
+        A silo whose node stays offline for longer than ``patience`` is given up.
 
         Args:
-            stage: for people, while they wait.
+            stage: its name, shown while waiting.
             messages: what to send, by the places of silos.
-            hear: told the place and what came from its node. Verifies it, and says in the message how it ended.
+            hear: called with the place and its node's reply. Verifies it, and records the outcome in the message.
 
         Returns:
             Who was turned away meanwhile, and why.
@@ -157,7 +156,7 @@ class MessageExchange:
             got = self.bus.fetch([*sent, *self.handshake.tickets])
             came = bool(got)
             for ticket in tuple(got):
-                answer = got.pop(ticket)  # each goes once it was heard: it may be large
+                answer = got.pop(ticket)  # dropped once processed: it may be large
                 if ticket not in sent:
                     turned_away |= self.handshake.meet(ticket, answer)
                     continue
@@ -196,14 +195,14 @@ def _open(messages: Mapping[int, OutgoingMessage]) -> list[int]:
 def standing(
     messages: Mapping[int, OutgoingMessage], sent: Collection[int]
 ) -> tuple[list[str], dict[str, str], list[str]]:
-    """How messages stand, by place in, by name out.
+    """The state of messages, by place in, by name out.
 
     Args:
         messages: all of them.
-        sent: the places of those that are on their way, or at their silos.
+        sent: the places of those in transit, or at their silos.
 
     Returns:
-        Who has answered; who is waited for, each with a word on why; and who is no longer.
+        The silos that have answered; those awaited, each with a short reason; and those given up.
     """
     answered, missing, given_up = list[str](), dict[str, str](), list[str]()
     for place in sorted(messages):

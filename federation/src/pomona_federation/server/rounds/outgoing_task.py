@@ -1,4 +1,4 @@
-"""One silo's task of a round: its parts, and what is sent."""
+"""One silo's task of a round: its parts, and the message."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from pomona_federation.server.rounds.message_exchange import OutgoingMessage
 
 @dataclass
 class OutgoingTask(OutgoingMessage):
-    """One silo's task on its way.
+    """One silo's task in transit.
 
     Attributes:
-        rows: the bytes of all rows that it may have to bring, by hash.
-        held: hashes of the rows that the silo is thought to hold.
+        rows: the bytes of all rows that it may have to include, by hash.
+        held: hashes of the rows that the silo presumably holds.
         bytes_down, bytes_up: so far.
     """
 
@@ -32,7 +32,7 @@ class OutgoingTask(OutgoingMessage):
         return {"round": self.task.number, "task": self.task.digest}
 
     def message(self) -> Message:
-        """The task, with its rows; only the first attempt leaves out those that the silo is thought to hold."""
+        """The task, with its rows; only the first attempt omits those that the silo presumably holds."""
         absent = self.task.needs - self.held if self.attempts == 1 else self.task.needs
         message = Message.of(self.task, enclosed={digest: self.rows[digest] for digest in absent})
         self.bytes_down += message.size
@@ -40,14 +40,14 @@ class OutgoingTask(OutgoingMessage):
 
 
 def downlink_entry(packed: PackedRows, key: str, k: int, place: int, origins: Mapping[str, RowOrigin]) -> DownlinkEntry:
-    """An entry of the downlink as one silo gets it; its rows are packed.
+    """An entry of the downlink for one silo; its rows are packed.
 
     Args:
         packed: the rows of all receivers.
         key: of the entry.
         k: the silo's number among the receivers.
         place: the silo's.
-        origins: whose rows are passed on as they are, by hash.
+        origins: the origins of relayed rows, by hash.
     """
     rows = packed.down[key]
     form = form_of(rows)
@@ -64,11 +64,11 @@ def downlink_entry(packed: PackedRows, key: str, k: int, place: int, origins: Ma
 def introductions(
     members: Sequence[RegisteredMember], founders: int
 ) -> tuple[tuple[Newcomer, ...], tuple[Renewal, ...]]:
-    """Whom a task introduces: silos that came after the founders, and silos whose key was renewed.
+    """The silos that a task introduces: those that joined after the founders, and those whose key was renewed.
 
     Args:
-        members: all that are or were, by place.
-        founders: how many of them there were at the beginning.
+        members: all present and past ones, by place.
+        founders: number of founders.
     """
     newcomers = (
         Newcomer(place=i, silo=e.name, key=e.key, certificate=e.certificate)

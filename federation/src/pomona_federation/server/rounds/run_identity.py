@@ -10,7 +10,7 @@ from pomona_federation.versions import Versions, own, require_begun
 
 
 class Identity(Settings):
-    """A run's id and the versions that it was begun with, in ``run.json``."""
+    """A run's id and the versions that it was started with, in ``run.json``."""
 
     run: Token
     begun: Versions | None = None

@@ -91,7 +91,7 @@ def _rounds(
 ) -> Result:
     """Run all rounds of one agreement, in the folder ``out``.
 
-    ``standing`` is the server's ``run/``, shared by all studies; nobody waits for those that have declined.
+    ``standing`` is the server's ``run/``, shared by all studies; silos that have declined are not waited for.
     """
     config, scenario = federation.config(), blank(federation)
     stamp = {"schema": checkpoint.SCHEMA, "agreement": federation.agreement}
@@ -109,7 +109,7 @@ def _rounds(
         about |= {} if federation.trial is None else {"trial": f"{federation.trial:03d}"}
         audit.write("start", round=point.number, agreement=federation.agreement, run=transport.run, **about)
         gather_silos(transport, federation, standing, consents.awaited)
-        # From here on, silos that have come meanwhile are let in before a round's roster is settled.
+        # From here on, silos that have arrived are admitted before a round's roster is settled.
         registry = MemberRegistry(out, federation, transport.greet, members)
         if not point.found:
             _open(record, federation, scenario, registry)
@@ -139,26 +139,26 @@ class ServerStatusFile:
     _rejected: Sequence[Rejection] = ()
 
     def begin(self) -> None:
-        """The silos that are there have said how much data they have."""
+        """Record that the connected silos have reported their sizes."""
         self._weigh()
 
     def note(self, text: str) -> None:
-        """A line that the operator should see."""
+        """Show the operator a line."""
         self._notes.append(text)
         self.audit.write("note", text=text)
         logger.info("%s", text)
 
     def called(self, client: int) -> str:
-        """A client by the name of its silo."""
+        """A client by its silo's name."""
         return self.transport.registry.entries[client].name
 
     def judged(self, number: int, verdict: Admission) -> None:
-        """It is known whose uplinks a round uses; of one that is tried again, the last word counts."""
+        """Log which uplinks a round uses; if it is tried again, the last decision counts."""
         self._rejected = verdict.rejected
         AdmissionLog(self.audit, self.transport.registry)(number, verdict)
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """A round is committed."""
+        """Write the status of a committed round."""
         self._weigh()
         entries = self.transport.registry.entries
         present = [entries[i].name for i in row.cohort]
@@ -187,7 +187,7 @@ class ServerStatusFile:
             logger.warning("%s was not used: %s", name, why)
 
     def _weigh(self) -> None:
-        """Note silos with too much weight, whenever that has changed."""
+        """Record silos with too much weight, whenever that changes."""
         registry = self.transport.registry
         lines = heavy(samples(registry.entries), registry.share)
         for line in lines if lines != self._heavy else ():
@@ -196,7 +196,7 @@ class ServerStatusFile:
 
 
 def blank(federation: Federation) -> Scenario:
-    """The scenario of the agreed task without any data, which is all that the server knows."""
+    """The scenario of the agreed task without data, which is all that the server knows."""
     task, config = federation.task, federation.config()
     x = np.zeros((0, *task.input_shape), task.dtype)
     fields: dict[str, Any] = {

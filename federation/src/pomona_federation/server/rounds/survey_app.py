@@ -38,7 +38,7 @@ Judge = Callable[[SurveyAnswer], None]  # raises ProtocolError for an answer tha
 
 @dataclass
 class OutgoingQuestion(OutgoingMessage):
-    """One silo's question on its way."""
+    """One silo's question in transit."""
 
     question: SurveyQuestion
 
@@ -54,7 +54,7 @@ class OutgoingQuestion(OutgoingMessage):
 
 @dataclass
 class Inquiry:
-    """Asks silos; ``absent`` are those without an answer to the last question, and why."""
+    """Asks silos; ``absent`` are those without an answer to the last question, with the reason."""
 
     federation: Federation
     run: str
@@ -66,25 +66,24 @@ class Inquiry:
     _exchange: MessageExchange = field(init=False)
 
     def __post_init__(self) -> None:
-        """No silo has been identified yet."""
         self._exchange = MessageExchange(self.federation, self.run, self.registry, self.bus, self.audit, self.pause)
 
     @property
     def known(self) -> frozenset[int]:
-        """The places whose nodes have said who they are."""
+        """The places whose nodes have identified themselves."""
         return self._exchange.known
 
     def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
-        """Greet until no silo is ``missing`` any more, or for so long; a node asked at the end has time to answer."""
+        """Greet until no silo is ``missing``, or for this long; a node asked at the end has time to answer."""
         self.absent |= self._exchange.gather(seconds, missing)
 
     def ask(
         self, stage: str, question: SurveyQuestion, silos: Mapping[str, int], judge: Judge
     ) -> dict[str, SurveyAnswer]:
-        """The answers of silos, by name, in the order of ``silos``, the place of each.
+        """The answers of silos, by name, in the order of ``silos``, which gives the place of each.
 
-        A silo counts as absent that refuses, whose answer does not fit, whose node stays offline for longer than
-        ``patience``, or that has not answered by the ``deadline``.
+        A silo counts as absent if it refuses, its answer does not fit, its node stays offline for longer than
+        ``patience``, or it has not answered by the ``deadline``.
         """
         questions = {place: OutgoingQuestion(name, question) for name, place in silos.items()}
         answers: dict[str, SurveyAnswer] = {}
@@ -105,7 +104,7 @@ class Inquiry:
         return {name: answers[name] for name in silos if name in answers}
 
     def _verified(self, name: str, place: int, asked: SurveyQuestion, message: Message, judge: Judge) -> SurveyAnswer:
-        """An answer that the silo of a place has signed. Raises ProtocolError."""
+        """An answer signed by the silo of a place. Raises ProtocolError."""
         body: SurveyAnswer | Refusal = message.read(SurveyAnswer, Refusal)
         self.registry.require_signed(place, body.kind, body.statement, message.signature)
         note(self.registry.path.parent, name, message.versions)
@@ -119,7 +118,7 @@ class Inquiry:
 
 
 class FirstStep(Settings):
-    """What the silos have, and how they are to read it: settled once, also for a server that is started again."""
+    """The silos' columns and how to read them, settled once, also across server restarts."""
 
     silos: dict[SiloName, ColumnsReply] = Field(max_length=PLACES)
     question: FiguresQuestion
@@ -132,7 +131,7 @@ def conduct(federation: Federation, standing: Path, out: Path, bus: MessageBus, 
 
     Raises:
         QuorumError: too few silos came or answered.
-        DataError: what they have does not fit together.
+        DataError: their data do not fit together.
         StorageError: a folder cannot be written.
     """
     assert federation.survey
@@ -161,7 +160,7 @@ def conduct(federation: Federation, standing: Path, out: Path, bus: MessageBus, 
 
 
 def _first(federation: Federation, inquiry: Inquiry, declined: frozenset[str]) -> FirstStep:
-    """Ask all silos that are here and have not declined which columns they have."""
+    """Ask all connected silos that have not declined for their columns."""
     assert federation.survey
     entries = inquiry.registry.entries
     silos = {
@@ -182,7 +181,7 @@ def _first(federation: Federation, inquiry: Inquiry, declined: frozenset[str]) -
 
 
 def _second(federation: Federation, inquiry: Inquiry, first: FirstStep) -> dict[str, FiguresReply]:
-    """Ask the silos of the first step for their figures."""
+    """Ask the silos of the first step for their statistics."""
     survey, most = federation.survey, federation.most_samples
     assert survey
     places = {entry.name: place for place, entry in enumerate(inquiry.registry.entries) if not entry.revoked}

@@ -1,4 +1,4 @@
-"""What an evaluation found: the matrix of models and silos, as ``evaluation.json`` and as a page."""
+"""The result of an evaluation: the matrix of models and silos, as ``evaluation.json`` and as a page."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,7 +20,7 @@ SPLITS = ("test", "validation")
 
 
 class JudgedCell(Settings):
-    """One model at one silo: samples, the metric there, and its 95 % confidence interval where it is defined."""
+    """One model at one silo: samples, the metric there, and its 95 % confidence interval where defined."""
 
     model: str
     silo: str
@@ -31,16 +31,16 @@ class JudgedCell(Settings):
 
 
 class EvaluationResult(Settings):
-    """All that an evaluation found.
+    """The complete result of an evaluation.
 
     Attributes:
-        metric: what the values are.
-        of: the study whose models were judged; None for given weights.
+        metric: of the values.
+        of: the study whose models were evaluated; None for given weights.
         sha256: of the given weights.
-        models: whose they are, by silo.
-        silos: that judged.
-        declined: that had said no.
-        absent: members that told of no model at all.
+        models: names of the silos whose models were evaluated.
+        silos: that evaluated.
+        declined: silos that declined.
+        absent: members that reported no score at all.
     """
 
     metric: str
@@ -53,17 +53,17 @@ class EvaluationResult(Settings):
     cells: tuple[JudgedCell, ...]
 
     def cell(self, model: str, silo: str, split: str) -> JudgedCell | None:
-        """One model at one silo; None where nothing was told."""
+        """One model at one silo; None if nothing was reported."""
         return self._found.get((model, silo, split))
 
     @cached_property
     def _found(self) -> dict[tuple[str, str, str], JudgedCell]:
-        """The cells by model, silo and split: a hundred models at a hundred silos are looked up 20,000 times."""
+        """The cells by model, silo and split, cached: a hundred models at a hundred silos need 20,000 lookups."""
         return {(c.model, c.silo, c.split): c for c in self.cells}
 
 
 def gathered(result: Result, federation: Federation, names: Sequence[str], declined: Sequence[str]) -> EvaluationResult:
-    """The matrix of a run's record; see ``write``."""
+    """The matrix from a run's record; see ``write``."""
     terms, clients = federation.evaluate, result.about["clients"]
     assert terms
     whose = {cross_evaluation.name(place): silo for silo, place in terms.models.items()}
@@ -95,8 +95,8 @@ def write(federation: Federation, result: Result, names: Sequence[str], declined
         federation: the terms of the evaluation.
         result: its record.
         names: the members.
-        declined: those that had said no.
-        out: its folder. Raises StorageError where it cannot be written.
+        declined: silos that declined.
+        out: its folder. Raises StorageError if it cannot be written.
     """
     found = gathered(result, federation, names, declined)
     records = [cell.model_dump(exclude={"interval"}) | _ends(cell) for cell in found.cells]
@@ -105,7 +105,7 @@ def write(federation: Federation, result: Result, names: Sequence[str], declined
 
 
 def tables(found: EvaluationResult) -> list[Table]:
-    """A matrix for each split of which something was told: a row a model, a column a silo."""
+    """A matrix for each split with scores: one row per model, one column per silo."""
     return [_matrix(found, split) for split in SPLITS if any(c.split == split for c in found.cells)]
 
 

@@ -1,4 +1,4 @@
-"""An evaluation as it is submitted: what it needs of the study that it judges is looked up, for silos to agree to."""
+"""Completing a submitted evaluation with the data of the study that it evaluates, for silos to agree to."""
 
 from pathlib import Path
 
@@ -11,17 +11,17 @@ from pomona_federation.study_kinds import JUDGING
 
 
 def completed(study: Study, source: Federation, kit: Path, folder: Path) -> Study:
-    """The evaluation with hash and members of the study whose models it judges.
+    """The evaluation with hash and members of the study whose models it evaluates.
 
-    Section task, the network and the seed are that study's, unless they are given.
+    Section task, the network and the seed are taken from that study, unless they are given.
 
     Args:
-        study: as its file has it; ``evaluate.of`` names a study.
+        study: as in its file; ``evaluate.of`` names a study.
         source: the terms of that study.
         kit: the server's.
         folder: that study's.
 
-    Raises ConfigError where no silo has taken part in it.
+    Raises ConfigError if no silo has taken part in it.
     """
     assert study.evaluate
     if source.kind != "train":

@@ -1,4 +1,4 @@
-"""The result of a study that is no model: JSON, CSV and Markdown, and a page of its tables, in the study's folder."""
+"""The result of a study without a model: JSON, CSV and Markdown, and a page of its tables, in the study's folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from pomona.results.web.page_writer import render, write_page
 
 @dataclass(frozen=True)
 class ResultFiles:
-    """What the files say.
+    """Content of the files.
 
     Attributes:
         title: of the page.
@@ -33,7 +33,7 @@ class ResultFiles:
         Args:
             out: the study's folder.
             name: of the files, without suffix.
-            whole: all of the result.
+            whole: the complete result.
             more: further texts by file name.
         """
         texts = {f"{name}.json": json.dumps(whole.model_dump(mode="json"), indent=1) + "\n"} | dict(more or {})

@@ -1,4 +1,4 @@
-"""A search: its trials are studies of their own, one after another, and validation samples choose among them."""
+"""A search: its trials run as separate studies, one after another, and validation scores select the best."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,10 +30,10 @@ class Trial(Settings):
 
     Attributes:
         agreement: its hash.
-        point: the values of the keys that are searched.
-        score: the mean over silos on validation data in its best round, more being better; None without any.
+        point: the values of the searched keys.
+        score: the mean over silos on validation data in the best validation round, higher is better; None without any.
         best_round: that round.
-        fault: why it has none; empty where it ran to its end.
+        fault: why there is no score; empty if it ran to its end.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Trial(Settings):
 
 
 class SearchResult(Settings):
-    """All trials; ``winner`` is the number of the one chosen, None where none has a score. ``metric``: of scores."""
+    """All trials; ``winner`` is the number of the best one, None if none has a score. ``metric``: of scores."""
 
     metric: str
     rule: str
@@ -54,12 +54,12 @@ class SearchResult(Settings):
 
 
 def search(federation: Federation, name: str, out: Path, rounds: Rounds) -> SearchResult:
-    """Run all trials that are not finished, then choose; ``search.json`` and its page are written after each.
+    """Run all unfinished trials, then select; ``search.json`` and its page are written after each.
 
     Args:
         federation: the terms of the search.
         name: the study's.
-        out: its folder; a trial has ``trials/NUMBER`` in it.
+        out: its folder, with ``trials/NUMBER`` for each trial.
         rounds: runs all rounds of one agreement in a folder.
 
     Raises:
@@ -82,7 +82,7 @@ def search(federation: Federation, name: str, out: Path, rounds: Rounds) -> Sear
 
 
 def _tried(terms: Federation, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds) -> Trial:
-    """One trial, run to its end unless it was; one that diverges has lost."""
+    """Run one trial to its end, unless it has finished; one that diverges has no score."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     about = {"number": number, "agreement": terms.agreement, "point": dict(point)}
     status = read_status(folder)
@@ -104,7 +104,7 @@ def _tried(terms: Federation, number: int, point: Mapping[str, Any], folder: Pat
 
 
 def winning_study(terms: Federation, name: str) -> str:
-    """The text of a ``STUDY.toml`` that trains with these settings, for good and on all scores."""
+    """The text of a ``STUDY.toml`` for a final training with these settings and all scores."""
     kept = {key: getattr(terms, key) for key in StudyTerms.model_fields if key not in {"kind", "search", "evaluate"}}
     study = Study(**{**kept, "name": f"{name[:35]}-best", "quorum": terms.quorum})
     tree = study.model_dump(mode="json", exclude_none=True, exclude_defaults=True)

@@ -1,4 +1,4 @@
-"""The gate's answers to silos about studies: which there are, what they say, and what a silo has decided on them."""
+"""The gate's answers to silos about studies: the open studies, their texts, and the silos' decisions on them."""
 
 import time
 from collections.abc import Sequence
@@ -30,21 +30,21 @@ from pomona_federation.server.studies.study_queue import OVER, QueuedStudy, Stud
 
 Response = tuple[int, bytes]
 T = TypeVar("T", bound=Settings)
-SEEN = "seen"  # folder of empty files by silo, whose time is that of its last visit
+SEEN = "seen"  # folder of an empty file per silo, whose time is that of the silo's last visit
 RECENT = 120.0  # seconds
 
 
 @dataclass(frozen=True)
 class StudyDesk:
-    """Answers for the server of a kit; it trusts nothing of what a silo sends but its signature."""
+    """Answers for the server of a kit; it trusts only what a silo has signed."""
 
     kit: Path
 
     def answer(self, who: str, path: str, body: bytes) -> Response:
-        """Answer one request: an HTTP status, and text.
+        """Answer one request with an HTTP status and text.
 
         Args:
-            who: the member whose key has signed the request's head; "" in a federation without keys.
+            who: the member whose key signed the request's head; "" in a federation without keys.
             path: of the request.
             body: of the request.
         """
@@ -66,7 +66,7 @@ class StudyDesk:
         return 404, b"no such study\n"
 
     def _compared(self, who: str, body: bytes) -> Response:
-        """Note what a silo has installed, and say what is installed here."""
+        """Note a silo's installed versions, and return the server's."""
         said = _read(SiloVersions, body)
         _require_own(who, said.silo)
         registry = MemberRegistry(self.kit / "run", StudyQueue(self.kit).federation)
@@ -84,9 +84,9 @@ class StudyDesk:
         return 200, OpenStudies(studies=tuple(known[:MOST])).model_dump_json().encode()
 
     def _note(self, silo: str, decisions: Sequence[TakenDecision]) -> None:
-        """Write down a silo's last decision on each study of the queue, once it is known to be the silo's.
+        """Record a silo's last decision on each study of the queue, after verifying its signature.
 
-        Also on a study that is over: it may be resumed, and the silo says each decision once.
+        Decisions on finished studies are recorded too: a study may be resumed, and the silo sends each decision once.
         """
         queue = StudyQueue(self.kit)
         registry = MemberRegistry(self.kit / "run", queue.federation)
@@ -106,7 +106,7 @@ class StudyDesk:
                 consents.note(said, signature)
 
     def _seen(self, silo: str) -> None:
-        """Let people see that a silo is connected: by the time of an empty file."""
+        """Record a silo's visit, as the time of an empty file."""
         if silo in {entry.name for entry in entries(self.kit) if not entry.revoked}:
             folder = self.kit / "run" / SEEN
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -118,7 +118,7 @@ class StudyDesk:
 
 
 def connected(kit: Path) -> frozenset[str]:
-    """The silos that have asked about studies within the last ``RECENT`` seconds; each running one does every 30 s."""
+    """The silos that have asked about studies within the last ``RECENT`` seconds; a running silo asks every 30 s."""
     now, found = time.time(), set[str]()
     with suppress(OSError):
         for path in (kit / "run" / SEEN).iterdir():

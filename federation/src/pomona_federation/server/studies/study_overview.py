@@ -1,4 +1,4 @@
-"""The studies of a server at one look, from the files in its kit alone."""
+"""Overview of a server's studies, from the files in its kit alone."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,14 +16,14 @@ Row = dict[str, Any]
 
 
 def overview(kit: Path) -> list[Row]:
-    """A row for each study, in their order."""
+    """A row for each study, in order."""
     queue = StudyQueue(kit)
     members = [entry.name for entry in entries(kit) if not entry.revoked]
     return [_row(queue, study, members) for study in queue.all]
 
 
 def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
-    """The text of a study's result file. Raises ConfigError where it has none, or none yet."""
+    """The text of a study's result file. Raises ConfigError if it has none, or none yet."""
     queue = StudyQueue(kit)
     study = queue.named(name)
     kind = study.known.study.kind if study.known else queue.federation.kind

@@ -1,6 +1,6 @@
-"""The studies of a server in their order: ``run/`` is the folder of the kit's own, ``run/studies/NAME/`` of others.
+"""The studies of a server in order: ``run/`` is the folder of the kit's own study, ``run/studies/NAME/`` of others.
 
-A study that was submitted waits until the silos have decided on it, runs after those before it, and keeps its folder.
+A submitted study waits until the silos have decided on it, runs after the studies before it, and keeps its folder.
 """
 
 import time
@@ -50,7 +50,7 @@ class QueuedStudy:
     Attributes:
         name: "" for the one that the kit came with.
         folder: of its run.
-        known: what was submitted; None for the kit's own, which a silo accepts by starting.
+        known: the submitted study; None for the kit's own, which a silo accepts by starting.
     """
 
     name: str
@@ -59,12 +59,12 @@ class QueuedStudy:
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """Its name in messages."""
         return self.name or "the kit's own"
 
     @property
     def at_work(self) -> Path:
-        """The folder of the rounds that go on, or were the last: of a search its newest trial's."""
+        """The folder of the current or last rounds: for a search, its newest trial's."""
         return max((self.folder / TRIALS).glob("[0-9][0-9][0-9]"), default=self.folder)
 
     def agreed(self, federation: Federation, kit: Path) -> Federation:
@@ -80,12 +80,12 @@ class StudyQueue:
 
     @property
     def federation(self) -> Federation:
-        """The standing federation."""
+        """The federation of the kit."""
         return Federation.read(self.kit / "federation.toml")
 
     @property
     def all(self) -> list[QueuedStudy]:
-        """All studies, in their order. Raises StorageError for a file that cannot be read."""
+        """All studies, in order. Raises StorageError for a file that cannot be read."""
         own = [QueuedStudy("", self.kit / "run")] if self.federation.comes_with_study else []
         return [*own, *self._submitted()]
 
@@ -99,7 +99,7 @@ class StudyQueue:
         return known[name]
 
     def state(self, study: QueuedStudy) -> State:
-        """Where a study stands; "running" may mean that it was, when the server was killed."""
+        """The state of a study; "running" may be left over from a killed server."""
         if study.known and study.known.aborted:
             return "aborted"
         if said := read_status(study.folder):
@@ -107,14 +107,14 @@ class StudyQueue:
         return "ready" if study.known is None else self._decided(study, study.known)
 
     def next(self) -> QueuedStudy | None:
-        """The study that runs now: the first that is neither over nor undecided; one that has begun comes first."""
+        """The study to run now: the first that is neither finished nor undecided; a started one comes first."""
         states = [(study, self.state(study)) for study in self.all]
         begun = [study for study, state in states if state in {"running", "interrupted"}]
         return next(iter([*begun, *(study for study, state in states if state == "ready")]), None)
 
     @property
     def current(self) -> QueuedStudy | None:
-        """The study that runs; else the one that ran last, or that is the first to run; None without any."""
+        """The running study; else the one that ran last, or is first in line; None without any."""
         known = self.all
         ran = [(said.state == "running", said.time, k) for k, s in enumerate(known) if (said := read_status(s.folder))]
         return known[max(ran)[2]] if ran else next(iter(known), None)
@@ -126,16 +126,16 @@ class StudyQueue:
 
     @property
     def open(self) -> list[QueuedStudy]:
-        """The studies that have not come to their end."""
+        """The unfinished studies."""
         return [study for study in self.all if self.state(study) not in OVER]
 
     @property
     def declined(self) -> frozenset[str]:
-        """The names of studies that too many members have declined; one more member can open them again."""
+        """Names of the studies that too many members have declined; one more member can reopen them."""
         return frozenset(study.name for study in self.all if self.state(study) == "declined")
 
     def submit(self, path: Path) -> SubmittedStudy:
-        """Take a ``STUDY.toml`` into the queue. Raises ConfigError, StorageError, or LockedError during another's."""
+        """Add a ``STUDY.toml`` to the queue. Raises ConfigError, StorageError, or LockedError during another's."""
         with locked(self.kit / "run" / STUDIES):
             return self._taken(path, Study.read(path))
 
@@ -162,7 +162,7 @@ class StudyQueue:
         return known
 
     def _completed(self, study: Study) -> Study:
-        """The study with what it says of another one looked up. Raises ConfigError."""
+        """The study completed with data of the study that it refers to. Raises ConfigError."""
         if study.evaluate is None or study.evaluate.of is None:
             return study
         judged = self.named(study.evaluate.of)
@@ -179,7 +179,7 @@ class StudyQueue:
         return study.with_weights(None, sha256)
 
     def abort(self, name: str) -> None:
-        """Let a study not run, or not run on. Raises ConfigError for one that is over or has no name."""
+        """Keep a study from running, or stop it. Raises ConfigError for a finished study or one without a name."""
         study = self.named(name)
         if not study.known:
             raise ConfigError("the kit's own study ends with `pomona server stop`; name one that was submitted")
@@ -188,9 +188,9 @@ class StudyQueue:
         self._write(study.known.model_copy(update={"aborted": True}))
 
     def begin(self, name: str) -> tuple[str, ...]:
-        """Let a study start with the silos that have accepted, without waiting for the rest. Returns the undecided.
+        """Start a study with the silos that have accepted, without waiting for the rest. Returns the undecided.
 
-        Raises ConfigError where it does not wait for decisions, or too few have accepted.
+        Raises ConfigError if it is not waiting for decisions, or too few have accepted.
         """
         study = self.named(name)
         if not study.known or self.state(study) != "proposed":
@@ -206,7 +206,7 @@ class StudyQueue:
         return tuple(sorted(members - accepted - declined))
 
     def resume(self, name: str) -> None:
-        """Let a study that was aborted, or that failed, run again from its last committed round."""
+        """Put an aborted or failed study back into the queue, from its last committed round."""
         study = self.named(name)
         if (state := self.state(study)) not in {"aborted", "failed"}:
             raise ConfigError(f"study {name!r} is {state}; only one that failed or was aborted is resumed")
@@ -216,7 +216,7 @@ class StudyQueue:
             write_status(study.folder, said.model_copy(update={"state": "interrupted", "code": 143}))
 
     def _decided(self, study: QueuedStudy, known: SubmittedStudy) -> State:
-        """Whether the silos that are members have accepted, each of them or enough of them in time."""
+        """Whether all members have accepted, or enough of them by the deadline."""
         accepted, declined, members = self._decisions(study)
         quorum = study.agreed(self.federation, self.kit).quorum
         if len(members - declined) < quorum:
@@ -240,7 +240,7 @@ class StudyQueue:
             try:
                 written = (folder / SUBMITTED).stat().st_mtime_ns
             except (FileNotFoundError, NotADirectoryError):
-                continue  # a kill fell between the folder and its file; or somebody's own file
+                continue  # a kill fell between the folder and its file; or an unrelated file
             known = _read(folder / SUBMITTED, written)
             if known is None:
                 continue
@@ -259,5 +259,5 @@ class StudyQueue:
 
 @lru_cache(maxsize=100)
 def _read(path: Path, written: int) -> SubmittedStudy | None:
-    """A study's file; the gate and the supervisor ask for it every few seconds, and a vocabulary may be in it."""
+    """A study's file, cached: the gate and the supervisor ask every few seconds, and it may contain a vocabulary."""
     return read_json(SubmittedStudy, path)

@@ -1,1 +1,1 @@
-"""What a silo's administrator asks for: checks, a report, a new key."""
+"""Requests of a silo's administrator: checks, a report, a new key."""

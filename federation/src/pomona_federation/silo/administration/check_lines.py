@@ -1,4 +1,4 @@
-"""Results of checks, a line each: what is well, what needs attention, what has failed."""
+"""Results of checks, one line each: passed, needs attention, or failed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,19 +25,19 @@ class Remark(Exception):  # noqa: N818 - it is none
 
 
 class Checks:
-    """Collects the lines; what a failed check would have given is None."""
+    """Collects the lines; a failed check returns None."""
 
     def __init__(self) -> None:
         self.lines: list[CheckLine] = []
 
     def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
-        """Run one check that returns a value and what to say; a Remark is its warning, all else its failure."""
+        """Run one check that returns a value and a text; a Remark becomes a warning, any other exception a failure."""
         try:
             with enough(f"check {name}"):
                 value, text = check()
         except Remark as fault:
             self.lines.append(CheckLine(name, "warning", str(fault)))
-        except Exception as fault:  # of a driver, of own code, of a library: the other checks are made all the same
+        except Exception as fault:  # from a driver, custom code or a library: the other checks run all the same
             text, code = (str(fault), fault.code) if isinstance(fault, PomonaError) else (worded(fault), 1)
             self.lines.append(CheckLine(name, "failed", text, code))
         else:
@@ -47,5 +47,5 @@ class Checks:
 
     @property
     def code(self) -> int:
-        """The highest code of a failure, 0 where all is well."""
+        """The highest exit code of a failure, 0 if all passed."""
         return max((line.code for line in self.lines), default=0)

@@ -1,4 +1,4 @@
-"""A silo's next key: made here, certified by the lead, known to the server, and only then taken into use."""
+"""A silo's next key: made here, certified by the lead, registered at the server, and only then put into use."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,35 +22,35 @@ CERTIFIED = "`pomona deploy renew-key`"
 def begin(folder: Path) -> tuple[Path, str]:
     """Make the next key of a silo's kit, beside the one in use. Returns its public file, and its fingerprint.
 
-    Raises ConfigError for a kit without keys, or where a next key lies already.
+    Raises ConfigError for a kit without keys, or if there is a next key already.
     """
     if Federation.read(folder / "federation.toml").insecure:
         raise ConfigError("a federation with insecure = true has no keys; there is nothing to renew")
     private, public = (folder / "keys" / name for name in NEXT)
     if private.exists():
         raise ConfigError(f"{private} is there already: go on with it, or remove it and next.pub to begin anew")
-    public.unlink(missing_ok=True)  # without its private key: a kill fell into the end of the renewal before
+    public.unlink(missing_ok=True)  # without its private key: a kill fell into the end of the previous renewal
     pair = keys.silo()
     keys.write(private, pair.private)
     keys.write(public, pair.public)
-    public.chmod(0o644)  # it is meant to be copied, whatever the umask
+    public.chmod(0o644)  # public, to be copied, whatever the umask
     return public, keys.fingerprint(pair.public)
 
 
 def use(folder: Path, came: Path, ask: Callable[[WayOut, Path], Standing] = ask_standing) -> str:
-    """Take the next key into use, with the certificates that came of the lead. Returns its fingerprint.
+    """Put the next key into use, with the certificates from the lead. Returns its fingerprint.
 
-    Nothing is changed before the server says that it knows the key. After a kill the same call goes on.
+    Nothing changes before the server confirms that it knows the key. After a kill the same call continues.
 
     Args:
         folder: the silo's kit; the silo must be stopped.
         came: a folder with NAME.pub, NAME.cert and silo.crt.
-        ask: how the server says that the silo of a key stands.
+        ask: asks the server for the standing of a key's silo.
 
     Raises:
-        ConfigError: a file that lacks, or does not belong to the next key.
+        ConfigError: a file is missing, or does not belong to the next key.
         ProtocolError: the authority has not certified the key, or the server does not know it.
-        LockedError: the silo runs.
+        LockedError: the silo is running.
     """
     federation, silo = Federation.read(folder / "federation.toml"), SiloFile.load(folder / "silo.toml")
     private, public = (folder / "keys" / name for name in NEXT)
@@ -77,7 +77,7 @@ def use(folder: Path, came: Path, ask: Callable[[WayOut, Path], Standing] = ask_
         for path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{silo.name}.pub"):
             keys.replace(path, own)
         keys.replace(folder / "keys" / "peers" / f"{silo.name}.cert", certificate)
-        private.replace(folder / "keys" / "silo.key")  # last: until then this can be called again
+        private.replace(folder / "keys" / "silo.key")  # last: until here this can be called again
         public.unlink()
         with Audit(state / "audit.jsonl") as audit:
             audit.write("renewed", key=keys.fingerprint(own))

@@ -1,4 +1,4 @@
-"""Checks of a silo's kit and its machine: keys, certificates, the way to the server, the disk."""
+"""Checks of a silo's kit and its machine: keys, certificates, the connection to the server, the disk."""
 
 import shutil
 import socket
@@ -17,12 +17,12 @@ from pomona_federation.silo.connection.way_out import WayOut
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.supervision.processes import holder
 
-CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
+CLOCK = 10.0  # seconds; Flower refuses requests signed over 5 s in its future or 5 minutes in its past
 SPARE = 20  # rounds' worth of models that the disk should have room for
 
 
 def own_key(folder: Path, name: str) -> tuple[None, str]:
-    """The private key is there, and its public half is what the others know of this silo."""
+    """Check that the private key exists and matches the public key known to the others."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
     path = folder / "keys" / "silo.key"
@@ -44,7 +44,7 @@ def own_key(folder: Path, name: str) -> tuple[None, str]:
 
 
 def authority(folder: Path) -> tuple[None, str]:
-    """The authority's certificate is valid, and for long."""
+    """Check that the authority's certificate is valid, and not about to expire."""
     until = valid(folder / "certs" / "ca.crt")
     if line := warning(until):
         raise Remark(f"the authority's certificate {line}; {LAST}")
@@ -52,12 +52,12 @@ def authority(folder: Path) -> tuple[None, str]:
 
 
 def authority_file(folder: Path, federation: Federation) -> bytes:
-    """The authority's certificate as it came with a kit; nothing without keys. Raises ConfigError."""
+    """The authority's certificate from a kit; empty without keys. Raises ConfigError."""
     return b"" if federation.insecure else certificates.content(folder / "certs" / "ca.crt")
 
 
 def port(folder: Path, silo: SiloFile) -> tuple[None, str]:
-    """The local port is free, or this silo's own."""
+    """Check that the local port is free, or in use by this silo."""
     if holder(folder / "state"):
         return None, f"{silo.port} is this silo's, which is running"
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe_:
@@ -70,7 +70,7 @@ def port(folder: Path, silo: SiloFile) -> tuple[None, str]:
 
 
 def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
-    """The server answers as the federation's, and both clocks agree."""
+    """Check that the federation's server answers, and that both clocks agree."""
     answer = ask_health(WayOut.of(folder, silo, federation))
     how = "without TLS" if federation.insecure else "its certificate is the federation's"
     how += ", it asks for this silo's" if federation.mutual_tls else ""
@@ -90,7 +90,7 @@ def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, 
 
 
 def disk(folder: Path, model: int) -> tuple[None, str]:
-    """The state can be written, and there is room; ``model``: bytes of one."""
+    """Check that the state is writable and the disk has room; ``model``: bytes of one model."""
     state = folder / "state"
     try:
         state.mkdir(mode=0o700, exist_ok=True)

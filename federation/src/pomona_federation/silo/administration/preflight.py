@@ -38,11 +38,11 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
 
     Args:
         folder: the kit.
-        study: name or first digits of the hash of one that the server has offered, accepted or not; "" for the one
-            that the kit came with, if any.
+        study: name or first digits of the hash of one that the server has offered, accepted or not; "" for the one that
+            the kit came with, if any.
 
     Returns:
-        Their lines, what would leave the silo (empty where that could not be found out), and the exit code.
+        Their lines, what would leave the silo (empty if unknown), and the exit code.
     """
     importable(folder)
     checks = Checks()
@@ -92,15 +92,15 @@ def _silo(folder: Path) -> tuple[SiloFile, str]:
 
 
 def _state(folder: Path) -> tuple[None, str]:
-    """What lies in the state was made on this machine."""
+    """Check that the state was made on this machine."""
     return None, "made on this machine" if own_state.origin(folder) else "empty: this silo has not worked yet"
 
 
 def _rules(folder: Path, silo: SiloFile) -> tuple[list[RuleLine], str]:
-    """The first line of the rules that hold, and the others."""
+    """The first line of the rules in force, and the others."""
     try:
         origin = own_state.origin(folder)
-    except PomonaError:  # the check of the state says so
+    except PomonaError:  # reported by the check of the state
         origin = None
     first, *others = rules(folder, silo, origin)
     if first.foreign:
@@ -109,7 +109,7 @@ def _rules(folder: Path, silo: SiloFile) -> tuple[list[RuleLine], str]:
 
 
 def _versions(folder: Path) -> tuple[None, str]:
-    """The server's versions work with those here."""
+    """Check that the server's versions work with those here."""
     try:
         theirs = compare(folder, over_the_network(folder))
     except (PomonaError, OSError, ValueError) as fault:
@@ -120,7 +120,7 @@ def _versions(folder: Path) -> tuple[None, str]:
 
 
 def _study(folder: Path, which: str) -> tuple[Silo, str]:
-    """The silo in a study, and what that would do."""
+    """The silo in a study, and a summary of that study."""
     silo = Silo.in_study(folder, which)
     known = silo.study
     assert known
@@ -130,7 +130,7 @@ def _study(folder: Path, which: str) -> tuple[Silo, str]:
 
 
 def _policy(folder: Path, known: KnownStudy) -> tuple[None, str]:
-    """What the silo's own rules say of a study."""
+    """Check a study against the silo's own rules."""
     policy = ConsentPolicy.of(folder)
     if policy is None:
         return None, f"there is no {FILE}: only a person accepts here"

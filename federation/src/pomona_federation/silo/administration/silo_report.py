@@ -1,4 +1,4 @@
-"""A silo's own report, ``pomona silo report``: its scores, those of training alone, and its peers."""
+"""A silo's own report, ``pomona silo report``: its scores, those of local training, and its peers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -41,7 +41,7 @@ class Judged(Settings):
 
 
 class Alone(Settings):
-    """Scores of training alone; ``key`` names the run, the metric and the rounds."""
+    """Scores of local training; ``key`` names the run, the metric and the rounds."""
 
     key: str
     alone: Judged
@@ -52,10 +52,10 @@ class Report:
     """A silo's figures.
 
     Attributes:
-        own: the last evaluation of the method's headline model, on the own test data.
-        metric: what models are judged by.
-        alone: the same for a model trained on the own data alone, for as many rounds. It stays here, so that it is
-            trained without privacy noise also where the federation has some.
+        own: the last evaluation of the method's headline model, on the silo's own test data.
+        metric: the headline metric.
+        alone: the same for a model trained for as many rounds on the silo's own data only. It stays here, so it is
+            trained without privacy noise even if the federation adds some.
         peers: one table a quantity: (its meaning, rows of peer and number, largest first).
         numbers: other quantities of the last visit: (meaning, values).
     """
@@ -71,7 +71,7 @@ class Report:
 
     @property
     def judged(self) -> Metric:
-        """The metric that models are judged by."""
+        """The headline metric."""
         return metric_named(self.metric)
 
     def markdown(self) -> str:
@@ -103,7 +103,7 @@ def report(
 
     Args:
         folder: the kit.
-        watch: makes a progress line for the training alone, where that has not been computed yet.
+        watch: makes a progress line for local training, if that has not been computed yet.
         study: name or first digits of the hash of one that was offered; "" for the one that the kit came with.
 
     Returns:
@@ -111,7 +111,7 @@ def report(
 
     Raises:
         ConfigError: there is no such study.
-        DataError: there is no evaluation of the own model yet.
+        DataError: the silo's own model has not been evaluated yet.
         StorageError: the folder cannot be written.
     """
     importable(folder)
@@ -133,7 +133,7 @@ def report(
 
 
 def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:
-    """The last evaluation on the own test data of the method's headline model, else of any."""
+    """The last evaluation on the silo's own test data of the method's headline model, else of any."""
     scores = [
         {"round": visit.round, **vars(score)} for visit in seen for score in visit.scores if score.split == "test"
     ]
@@ -147,7 +147,7 @@ def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str,
 
 
 def peers(federation: Federation, told: Mapping[str, str]) -> list[str]:
-    """The name of each place: founders as the kit says, newcomers as the last task told; a free place by its number."""
+    """The name of each place: founders from the kit, newcomers from the last task; a free place by its number."""
     known = dict(enumerate(silo.name for silo in federation.silo))
     return [known.get(k) or told.get(str(k)) or f"place {k}" for k in range(federation.places)]
 
@@ -155,7 +155,7 @@ def peers(federation: Federation, told: Mapping[str, str]) -> list[str]:
 def helpers(
     info: Mapping[str, Any], names: Sequence[str], own: str, shown: Presentation
 ) -> tuple[list[tuple[str, list[dict[str, Any]]]], list[tuple[str, list[float]]]]:
-    """The tables and numbers of a visit's info; a number for each place is about the silo there."""
+    """The tables and numbers of a visit's info; a value for each place describes the silo there."""
     tables: list[tuple[str, list[dict[str, Any]]]] = []
     others: list[tuple[str, list[float]]] = []
     for name, value in info.items():
@@ -180,10 +180,10 @@ def _last_info(seen: Sequence[HistoryEntry]) -> Mapping[str, Any]:
 def _alone(
     state: Path, one: SiloFile, federation: Federation, rounds: int, watch: Callable[[Config], Callback | None]
 ) -> dict[str, Any]:
-    """Scores of training alone for as many rounds, computed once."""
+    """Scores of local training for as many rounds, computed once."""
     key = f"{federation.agreement}-{federation.config().metric}-{rounds}"
     path = state / "node" / ALONE
-    with suppress(StorageError):  # it is computed again
+    with suppress(StorageError):  # recomputed
         known = read_json(Alone, path)
         if known and known.key == key:
             return known.alone.model_dump()

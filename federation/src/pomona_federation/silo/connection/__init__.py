@@ -1,1 +1,1 @@
-"""A silo's connection: its way out, the HTTP client, whether it works, how it stands with the server."""
+"""A silo's connection: its route to the server, the HTTP client, a watchdog, and its standing."""

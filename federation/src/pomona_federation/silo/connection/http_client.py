@@ -1,7 +1,7 @@
-"""The HTTP client of a silo: through TLS and a proxy, at a limited speed; the only one that leaves the machine.
+"""A silo's HTTP client, through TLS and a proxy at a limited speed; the only one that reaches beyond the machine.
 
-Nothing is taken from the environment. Answers are read as plain bytes, and counted as they come: no decoder runs, since
-a few kB in two layers of gzip are gigabytes.
+Nothing is taken from the environment. Answers are read as plain bytes and counted as they come: no decoder runs, since
+a few kB in two layers of gzip can expand to gigabytes.
 """
 
 import time
@@ -14,20 +14,20 @@ import httpx
 from pomona_federation.pki.client_context import client_context
 from pomona_federation.silo.connection.way_out import WayOut
 
-REFUSES = "the proxy refuses"  # begins the text of a proxy's refusal; Flower's log has it, too
-AWAY = "5"  # begins a proxy's answer where it is the server that cannot be reached
+REFUSES = "the proxy refuses"  # start of the text for a proxy's refusal; Flower's log contains it, too
+AWAY = "5"  # start of a proxy's answer if the server cannot be reached
 LONGEST = 32 * 2**20  # bytes of an answer: Flower's app has 10 MB at most, and a piece of a message 5 MiB
 
 
-PIECE = 2**14  # bytes that pass at once: small, so that a sign of life comes through between the pieces of a model
+PIECE = 2**14  # bytes sent at once: small, so that heartbeats pass between the pieces of a model
 MBIT = 1e6 / 8  # bytes
 
 
 @dataclass
 class Bandwidth:
-    """Bytes that may pass, in the order in which they ask.
+    """Bandwidth limit, granted in order of request.
 
-    Each caller takes the next free span of time under a lock, and waits for its end without it.
+    Each caller reserves the next free time span under a lock, and waits for its end without the lock.
 
     Args:
         rate: bytes a second.
@@ -37,12 +37,12 @@ class Bandwidth:
     rate: float
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    _free: float = float("-inf")  # when all that was let through has passed
+    _free: float = float("-inf")  # when everything granted so far has been sent
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
     def of(cls, mbit: float | None) -> "Bandwidth | None":
-        """So many megabits a second; None for no limit."""
+        """A limit in megabits a second; None for no limit."""
         return None if mbit is None else cls(mbit * MBIT)
 
     def take(self, size: int) -> None:
@@ -54,7 +54,7 @@ class Bandwidth:
         self.sleep(seconds)
 
     def paced(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The same bytes in pieces, each after its time."""
+        """The same bytes in paced pieces."""
         for chunk in chunks:
             for begin in range(0, len(chunk), PIECE):
                 piece = chunk[begin : begin + PIECE]
@@ -63,11 +63,11 @@ class Bandwidth:
 
 
 class AnswerRefused(httpx.RequestError):
-    """An answer that is not read; Flower does not ask again, as it does where a connection breaks."""
+    """An answer that is not read; Flower does not retry it, as it would after a broken connection."""
 
 
 def ask_plain(request: httpx.Request) -> None:
-    """Have a request ask for an answer without a content encoding."""
+    """Make a request ask for an answer without a content encoding."""
     request.headers["Accept-Encoding"] = "identity"
 
 
@@ -82,10 +82,10 @@ PLAIN: dict[str, list[Callable[..., None]]] = {"request": [ask_plain], "response
 
 
 def client(way: WayOut, timeout: float = 30.0) -> httpx.Client:
-    """A client on a silo's way out.
+    """A client for a silo's route to the server.
 
-    Raises ConfigError where a certificate or a key of the silo cannot be used, and StorageError for files that cannot
-    be read.
+    Raises ConfigError if a certificate or a key of the silo cannot be used, and StorageError for files that cannot be
+    read.
     """
     proxy = httpx.Proxy(way.proxy, auth=way.login) if way.proxy else None
     context = client_context(way.ca, way.shown) if way.ca else True
@@ -94,13 +94,13 @@ def client(way: WayOut, timeout: float = 30.0) -> httpx.Client:
 
 
 class Line(httpx.BaseTransport):
-    """A transport at a limited speed, whose proxy's refusals are told from a server that is away."""
+    """A transport with limited speed that tells a proxy's refusals from an unreachable server."""
 
     def __init__(self, line: httpx.BaseTransport, up: Bandwidth | None, down: Bandwidth | None) -> None:
         self._line, self._up, self._down = line, up, down
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; the answer's body is still to come, and raises AnswerRefused beyond ``LONGEST``."""
+        """Send a request; the answer's body is read later, and raises AnswerRefused beyond ``LONGEST``."""
         if self._up:
             assert isinstance(request.stream, httpx.SyncByteStream), "Flower's requests have their bytes"
             request.stream = Paced(request.stream, self._up)
@@ -122,7 +122,7 @@ class Line(httpx.BaseTransport):
 
 
 class Counted(httpx.SyncByteStream):
-    """A body of at most ``LONGEST`` bytes; AnswerRefused once there are more."""
+    """A body of at most ``LONGEST`` bytes; raises AnswerRefused beyond."""
 
     def __init__(self, body: httpx.SyncByteStream) -> None:
         self._body = body
@@ -136,12 +136,12 @@ class Counted(httpx.SyncByteStream):
             yield piece
 
     def close(self) -> None:
-        """Let go of the body."""
+        """Close the body."""
         self._body.close()
 
 
 class Paced(httpx.SyncByteStream):
-    """A body that passes at a limited speed."""
+    """A body with limited speed."""
 
     def __init__(self, body: httpx.SyncByteStream, bandwidth: Bandwidth) -> None:
         self._body, self._bandwidth = body, bandwidth
@@ -150,5 +150,5 @@ class Paced(httpx.SyncByteStream):
         return self._bandwidth.paced(self._body)
 
     def close(self) -> None:
-        """Let go of the body."""
+        """Close the body."""
         self._body.close()

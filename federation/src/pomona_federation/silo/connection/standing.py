@@ -1,7 +1,7 @@
-"""How this silo stands with the server: a member, revoked, or unknown to it; asked with a signature of its key.
+"""This silo's standing at the server (member, revoked or unknown), asked with a request signed by its key.
 
-The server's certificate says who answers. What it says is believed about the connection alone: a silo that was revoked
-stops to knock, after several answers alike, and its administrator can have it knock again.
+The server's certificate authenticates the answer. It affects only the connection: a revoked silo stops connecting after
+several identical answers, and its administrator can make it try again.
 """
 
 from base64 import b64encode
@@ -14,15 +14,15 @@ from pomona_federation.silo.connection.watchdog import request
 from pomona_federation.silo.connection.way_out import WayOut
 
 PATH = "/v1/fleet/pomona/standing"
-REFUSALS = 5  # answers in a row that it was revoked, each after a refused connection, until a silo stops
+REFUSALS = 5  # consecutive "revoked" answers, each after a refused connection, until a silo stops
 Standing = Literal["member", "revoked", "unknown", "unsaid"]
 
 
 def ask_standing(way: WayOut, key: Path) -> Standing:
-    """Ask the server; "unsaid" where it does not answer, or not with one of its words, or knows no keys.
+    """Ask the server; "unsaid" if it does not answer, gives no known answer, or has no keys.
 
     Args:
-        way: to the server.
+        way: route to the server.
         key: this silo's private key, in OpenSSH's format.
     """
     if way.ca is None:
@@ -35,7 +35,7 @@ def ask_standing(way: WayOut, key: Path) -> Standing:
 
 
 def signed(key: Path) -> dict[str, str]:
-    """Headers that show who asks, as Flower's nodes make them. Raises OSError or ValueError for another key."""
+    """Headers that authenticate a request, as Flower's nodes make them. Raises OSError or ValueError for a bad key."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.common.constant import TIMESTAMP_HEADER
@@ -55,12 +55,12 @@ def signed(key: Path) -> dict[str, str]:
 
 
 def explained(standing: Standing, reason: str, times: int) -> str:
-    """Why a node was refused; ``reason`` as its log has it, where the server has not said how this silo stands.
+    """Why a node was refused; ``reason`` from its log, if the server has not reported this silo's standing.
 
     Args:
-        standing: as the server says.
+        standing: from the server.
         reason: of the refusal.
-        times: how often in a row the server has said so.
+        times: number of consecutive identical answers from the server.
     """
     match standing:
         case "revoked":

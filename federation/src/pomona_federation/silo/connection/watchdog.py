@@ -1,4 +1,4 @@
-"""Watchdog: whether a SuperNode still works, seen by its connections, and whether the server can be reached."""
+"""Watchdog: whether a SuperNode still works, judged by its connections, and whether the server can be reached."""
 
 import socket
 import ssl
@@ -15,18 +15,18 @@ import psutil
 from pomona.core.errors import ProtocolError
 from pomona_federation.silo.connection.way_out import WayOut
 
-HEARTBEAT = 30.0  # seconds between a SuperNode's signs of life
+HEARTBEAT = 30.0  # seconds between a SuperNode's heartbeats
 PATIENCE = 5 * HEARTBEAT
 SHORT = 100  # bytes of an answer that are read
-WHOLE = 60.0  # seconds until an answer must be there, however slowly it comes: the supervisor has other duties
+WHOLE = 60.0  # seconds until an answer must be complete: the supervisor has other duties
 
 
-MADE = ("connect_tcp.complete", "start_tls.complete")  # events of httpcore; a link in TLS takes the plain one's place
+MADE = ("connect_tcp.complete", "start_tls.complete")  # httpcore events; a TLS stream replaces the plain one
 
 
 @dataclass
 class TimeLimit:
-    """One request's limit; ``over`` once it was reached. ``extensions`` belong to the request."""
+    """One request's time limit; ``over`` once it was reached. ``extensions`` belong to the request."""
 
     over: bool = False
     _links: list[socket.socket] = field(default_factory=list)
@@ -34,7 +34,7 @@ class TimeLimit:
 
     @property
     def extensions(self) -> dict[str, Any]:
-        """What httpx is to be given with the request, so that its connections are known."""
+        """Extensions to pass to httpx with the request, so that its connections are known."""
         return {"trace": self._seen}
 
     def _seen(self, event: str, about: dict[str, Any]) -> None:
@@ -45,19 +45,19 @@ class TimeLimit:
                 self.end()
 
     def end(self) -> None:
-        """Shut the connections down; whoever reads from one is at its end."""
+        """Shut the connections down; any reader gets the end of the stream."""
         with self._lock:
             self.over = True
             for link in self._links:
                 with suppress(OSError):  # closed, or in TLS now
                     socket.socket.shutdown(
                         link, socket.SHUT_RDWR
-                    )  # an SSLSocket's own would take its state from the reader
+                    )  # an SSLSocket's own would change state that the reader is using
 
 
 @contextmanager
 def limited(seconds: float) -> Iterator[TimeLimit]:
-    """Limit what is asked within the block to so many seconds in all."""
+    """Limit the requests in the block to this many seconds in total."""
     limit = TimeLimit()
     timer = Timer(seconds, limit.end)
     timer.daemon = True
@@ -70,7 +70,7 @@ def limited(seconds: float) -> Iterator[TimeLimit]:
 
 @dataclass(frozen=True)
 class ConnectionState:
-    """A running node at one moment: whether it is connected to the server, and whether the server can be reached."""
+    """A running node at one moment: whether it is connected to the server, and whether the server is reachable."""
 
     time: float
     connected: bool
@@ -80,12 +80,12 @@ class ConnectionState:
 def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     """Return whether a running node has given up: no connection in ``patience`` seconds with the server in reach.
 
-    After an error whose text speaks of TLS (a load balancer that drops a connection is enough) Flower's SuperNode stops
-    its work for good, but its process goes on. Its log is silent then, as it is while a model trains for hours, and its
-    status can be asked of the server only, which a silo must not. But a node that works opens a connection for every
-    heartbeat, each 30 s, and keeps it for 5 s, whatever its app does: one observation a second misses none of them, and
-    five heartbeats in a row cannot be missed. While the server cannot be reached the node is right to wait, so that
-    time does not count; nor does the time before the first observation.
+    After an error whose text mentions TLS (a load balancer that drops a connection is enough) Flower's SuperNode stops
+    its work for good, but its process keeps running. Its log is silent then, as it is while a model trains for hours,
+    and only the server's control interface, which is closed to silos, knows its status. But a working node opens a
+    connection for every heartbeat, every 30 s, and keeps it for 5 s, whatever its app does: one observation a second
+    misses none of them, and five heartbeats in a row cannot be missed. While the server cannot be reached the node is
+    right to wait, so that time does not count; nor does the time before the first observation.
 
     Args:
         seen: states of one process, oldest first, about one a second.
@@ -103,7 +103,7 @@ def connected(pid: int, port: int, local: int) -> bool:
     Args:
         pid: the process's id.
         port: the remote port.
-        local: the port that the process listens on itself; connections to that come from any remote port.
+        local: the process's own listening port; connections to it come from any remote port.
     """
     try:
         sockets = psutil.Process(pid).net_connections("tcp")
@@ -114,7 +114,7 @@ def connected(pid: int, port: int, local: int) -> bool:
 
 @dataclass(frozen=True)
 class HealthAnswer:
-    """A server's clock (UTC), if it states one that can be read, and the end of its certificate (UTC), with TLS."""
+    """A server's clock (UTC), if it sends a readable one, and the expiry of its certificate (UTC), with TLS."""
 
     clock: datetime | None
     certificate_until: datetime | None
@@ -122,7 +122,7 @@ class HealthAnswer:
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer with status 200: its first bytes, its date, and the end of the certificate, with TLS."""
+    """An answer with status 200: its first bytes, its date, and the certificate's expiry, with TLS."""
 
     text: bytes
     date: str | None
@@ -130,7 +130,7 @@ class Answered:
 
 
 def ask_health(way: WayOut, timeout: float = 10.0) -> HealthAnswer:
-    """Request the server's ``/health`` on the way that a silo reaches it.
+    """Request the server's ``/health`` over the silo's route.
 
     Raises ProtocolError if it does not answer, or not as the federation's server.
     """
@@ -139,10 +139,10 @@ def ask_health(way: WayOut, timeout: float = 10.0) -> HealthAnswer:
 
 
 def clock(date: str) -> datetime | None:
-    """The time (UTC) that a ``Date`` header states; None for a text that states none."""
+    """The time (UTC) in a ``Date`` header; None for an unreadable one."""
     try:
         return parsedate_to_datetime(date).astimezone(UTC)
-    except (ValueError, TypeError, IndexError, ArithmeticError, OSError):  # of the standard library, by the text
+    except (ValueError, TypeError, IndexError, ArithmeticError, OSError):  # of the library, by the text
         return None
 
 
@@ -155,20 +155,20 @@ def request(
     most: int = SHORT,
     whole: float = WHOLE,
 ) -> Answered:
-    """GET a path of the server, or POST a body to it, on the way that a silo reaches it.
+    """GET a path of the server, or POST a body to it, over the silo's route.
 
     Args:
-        way: to the server.
+        way: route to the server.
         path: of the request.
         headers: of the request.
         timeout: seconds until the next byte.
-        body: that is sent, if any.
+        body: to send, if any.
         most: bytes of the answer that are read.
-        whole: seconds until all of them are there.
+        whole: seconds until the answer must be complete.
 
     Raises ProtocolError if it does not answer with 200, or not as the federation's server.
     """
-    import httpx  # comes with Flower, which a machine that only looks on may lack
+    import httpx  # installed with Flower, which a machine used only for viewing may lack
 
     from pomona_federation.silo.connection.http_client import REFUSES, AnswerRefused, client
 
@@ -198,7 +198,7 @@ def request(
         raise ProtocolError(
             f"{way.server} does not answer{through} ({fault}); is the server up, and the way out open?"
         ) from None
-    if limit.over:  # where an answer has no length, its end looks like any other
+    if limit.over:  # without a length, a complete and a cut answer look alike
         raise ProtocolError(f"{way.server} has not answered within {whole:g} s; is the way out too slow?")
     if answer.status_code == 401:
         raise ProtocolError(
@@ -211,7 +211,7 @@ def request(
 
 
 def _refused(way: WayOut, answer: str) -> str:
-    """What to do about a proxy that refuses."""
+    """Advice for a proxy that refuses."""
     if not answer.startswith(("407", "401")):  # the latter is tinyproxy's for a wrong password
         return f"the proxy {way.proxy} refuses the way to {way.server} ({answer}); have its administrator open it"
     remedy = (
@@ -223,7 +223,7 @@ def _refused(way: WayOut, answer: str) -> str:
 
 
 def _certificate_fault(fault: BaseException | None) -> str | None:
-    """Why a certificate was not accepted, if that is what a fault comes from."""
+    """Why a certificate was not accepted, if that caused the fault."""
     while fault is not None:
         if isinstance(fault, ssl.SSLCertVerificationError):
             return fault.verify_message
@@ -232,7 +232,7 @@ def _certificate_fault(fault: BaseException | None) -> str | None:
 
 
 def _beginning(pieces: Iterable[bytes], most: int) -> bytes:
-    """Return the first bytes of an answer; no more of it is read than needed."""
+    """Return the first bytes of an answer, reading no more than needed."""
     text = bytearray()
     for piece in pieces:
         text += piece
@@ -242,7 +242,7 @@ def _beginning(pieces: Iterable[bytes], most: int) -> bytes:
 
 
 def _until(link: Any) -> datetime | None:
-    """Return the end (UTC) of the certificate at the other end of a connection; None without TLS."""
+    """Return the expiry (UTC) of the certificate at the other end of a connection; None without TLS."""
     if link is None:
         return None
     shown = link.getpeercert()

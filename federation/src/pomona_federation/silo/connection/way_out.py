@@ -1,4 +1,4 @@
-"""A silo's way out: the server's address, whom to trust, how to show itself, through which proxy, how fast."""
+"""A silo's route to the server: address, trusted authority, client certificate, proxy and speed."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from pomona_federation.pki.certificates import private
 from pomona_federation.pki.client_context import Shown
 from pomona_federation.silo.settings import SiloFile, proxy_address
 
-LONGEST = 1000  # bytes of a password file
+LONGEST = 1000  # largest password file in bytes
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class WayOut:
     Attributes:
         server: its address.
         ca: the certificate of the federation's authority; None without TLS.
-        shown: the silo's own certificate and key; None where the server does not ask for them.
+        shown: the silo's own certificate and key; None if the server does not ask for them.
         proxy: URL without name and password; "" for none.
         login: name and password for the proxy.
-        up, down: most megabits a second; None for no limit.
+        up, down: limits in megabits a second; None for no limit.
     """
 
     server: Address
@@ -37,7 +37,7 @@ class WayOut:
 
     @classmethod
     def of(cls, folder: Path, silo: SiloFile, federation: Federation) -> "WayOut":
-        """The way out of a silo's kit. Raises ConfigError for a password file that cannot be used."""
+        """The route of a silo's kit. Raises ConfigError for an unusable password file."""
         shown = Shown(folder / "certs" / "silo.crt", folder / "keys" / "silo.key")
         return cls(
             Address.parse(federation.server),
@@ -51,7 +51,7 @@ class WayOut:
 
     @property
     def url(self) -> str:
-        """The server's, without a path."""
+        """The server's URL, without a path."""
         return f"{'https' if self.ca else 'http'}://{self.server}"
 
     @property

@@ -1,4 +1,4 @@
-"""A silo's data in the form that was agreed on."""
+"""A silo's data in the agreed form."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from pomona_federation.task_settings import TaskSettings
 
 
 def conformed(found: Dataset, task: TaskSettings) -> Dataset:
-    """The data with the task's label map, preprocessing and vocabulary. Raises DataError where it does not fit."""
+    """The data with the task's label map, preprocessing and vocabulary. Raises DataError if it does not fit."""
     known = found.target_kind or task.targets
     if known != task.targets:
         raise DataError(f"the targets are {known}, agreed are {task.targets}; set data.targets")
@@ -43,9 +43,9 @@ def conformed(found: Dataset, task: TaskSettings) -> Dataset:
 
 
 def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:
-    """The data that settings name, as it was agreed on. Raises DataError or ConfigError.
+    """The data named by settings, in the agreed form. Raises DataError or ConfigError.
 
-    A column of labels takes its classes from the agreement where the settings name none: a silo may lack some.
+    A label column takes its classes from the agreement if the settings name none: a silo may lack some.
     """
     by = task.preprocessing
     own = csv_table.read_as(settings, by) if by else settings

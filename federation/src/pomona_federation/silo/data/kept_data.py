@@ -1,8 +1,9 @@
-"""A silo's data, read once in its resident process, whose children have it by their fork.
+"""A silo's data, read once in its resident process and inherited by its forks.
 
-The process of a message that finds no data kept reads it, and leaves a note of what it has read. The resident process
-reads that between messages, and keeps it while the note and the files, seen by inode, size and times, stay the same. It
-keeps only what Pomona's own readers of CSV and NPZ files give, which start no threads and run nobody's code.
+The process of a message that finds no kept data reads it, and leaves a note of what it has read. The resident process
+acts on the note between messages, and keeps the data while the note and the files (inode, size and times) stay the
+same. It keeps only what Pomona's own readers of CSV and NPZ files return, which start no threads and run no custom
+code.
 """
 
 import logging
@@ -28,21 +29,21 @@ logger = logging.getLogger("pomona")
 WANTED = "wanted.json"  # in the folder state/
 READERS = {"csv", "npz", "clients"}
 SUFFIXES = {*TABLES, ".npz"}
-SETTLED = 2.0  # seconds for which a file must have been as it is: two writes may have one time stamp
+SETTLED = 2.0  # seconds that a file must have been unchanged: two writes may have the same time stamp
 MEGABYTE = 10**6
 
 Stamps = tuple[tuple[str, int, int, int, int, int], ...]
 
 
 class WantedData(Settings):
-    """What the last message's process has read: the silo's data, in the form that was agreed on."""
+    """The note of the last message's process: the silo's data, in the agreed form."""
 
     data: DataSettings
     task: TaskSettings
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that it is read from; none where anything else may be read, or run."""
+        """The files that it is read from; empty if anything else may be read, or executed."""
         clients = ((c.train, c.validation, c.test) for c in self.data.clients)
         named = (self.data.path, *(path for parts in clients for path in parts))
         paths = tuple(path.expanduser() for path in named if path is not None)
@@ -51,13 +52,13 @@ class WantedData(Settings):
 
 
 def stamps(paths: tuple[Path, ...]) -> Stamps:
-    """Of each file its path, device, inode, size, and times of the last change of content and inode. Raises OSError."""
+    """Path, device, inode, size, and change times of content and inode for each file. Raises OSError."""
     found = ((str(path), path.stat()) for path in paths)
     return tuple((name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in found)
 
 
 def size(value: Any) -> int:
-    """Bytes of the arrays in a record that are in memory."""
+    """Bytes of the in-memory arrays in a record."""
     if isinstance(value, np.ndarray):
         return 0 if isinstance(value, np.memmap) else value.nbytes
     if is_dataclass(value) and not isinstance(value, type):
@@ -71,21 +72,21 @@ class DataKeeper:
 
     Attributes:
         folder: the kit.
-        kept: the data, and the stamps of the files that it was read from; None where there is none to keep.
+        kept: the data, and the stamps of the files that it was read from; None if there is nothing to keep.
     """
 
     folder: Path
     kept: tuple[WantedData, Stamps, Dataset] | None = None
     _told: Stamps = ()  # of the note and silo.toml
     _wanted: WantedData | None = None
-    _tried: Stamps = ()  # of the files, when they were read last
+    _tried: Stamps = ()  # of the files, at the last read
 
     @property
     def _note(self) -> Path:
         return self.folder / "state" / WANTED
 
     def find(self, wanted: WantedData) -> Dataset | None:
-        """What is kept of this, if it still holds."""
+        """The kept data for this note, if still valid."""
         with suppress(OSError):
             if self.kept and self.kept[0] == wanted and stamps(wanted.files) == self.kept[1]:
                 return self.kept[2]
@@ -93,15 +94,15 @@ class DataKeeper:
 
     def want(self, wanted: WantedData) -> None:
         """Leave the note for the resident process."""
-        with suppress(OSError, PomonaError):  # it is read next time, too, that is all
+        with suppress(OSError, PomonaError):  # without the note the data is read again next time
             if wanted.files and wanted != read_json(WantedData, self._note):
                 write_json(self._note, wanted)
 
     def refresh(self) -> bool:
-        """Read what is wanted where note, files or ``silo.toml`` have changed. Whether anything was read."""
+        """Read the wanted data if note, files or ``silo.toml`` have changed. Returns whether anything was read."""
         try:
             return self._refresh()
-        except Exception:  # the process of the message that needs the data says what is wrong with it
+        except Exception:  # errors are reported by the process of the message that needs the data
             self.kept = None
             return True
 
@@ -131,13 +132,13 @@ _KEEPER: DataKeeper | None = None
 
 
 def use(keeper: DataKeeper | None) -> None:
-    """Have this process and its children find data there from now on; nowhere for None."""
+    """Make this process and its children use a keeper's data; None for no keeper."""
     global _KEEPER  # noqa: PLW0603 - one a process, which its children have by the fork
     _KEEPER = keeper
 
 
 def own_data(settings: DataSettings, task: TaskSettings) -> Dataset:
-    """The data that settings name, as it was agreed on: what is kept where it still holds, else read now.
+    """The data named by settings, in the agreed form: the kept copy if still valid, else read now.
 
     Raises DataError or ConfigError.
     """

@@ -30,7 +30,7 @@ from pomona_federation.silo.settings import SiloFile
 
 
 def _config(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Config:
-    """The run as this silo alone would run it; with another method if one is given."""
+    """The run with this silo as its only client; with another method if one is given."""
     own = {"data": silo.data.model_dump(mode="json", exclude_unset=True), "clients": 1, "workers": 1}
     own["metric"] = federation.config().metric
     own["device"] = require_device(silo.device)
@@ -39,7 +39,7 @@ def _config(silo: SiloFile, federation: Federation, method: MethodSettings | Non
 
 
 def own_scenario(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Scenario:
-    """Read, check and split the silo's data. Raises DataError or ConfigError, before anything is computed."""
+    """Read, check and split the silo's data. Raises DataError or ConfigError before any computation."""
     settings = _config(silo, federation, method)
     dataset = own_data(settings.data, federation.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
@@ -49,7 +49,7 @@ def own_scenario(silo: SiloFile, federation: Federation, method: MethodSettings 
 
 
 def at_place(own: Scenario, federation: Federation, place: int, names: Mapping[int, str]) -> Scenario:
-    """A scenario of all places of which this silo knows one."""
+    """A scenario of all places, with the data of this silo only."""
     nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
     rows = [nobody] * federation.places
     rows[place] = own.partition.clients[0]
@@ -60,15 +60,15 @@ def at_place(own: Scenario, federation: Federation, place: int, names: Mapping[i
 
 
 def roster_of(task: Task, config: Config) -> Roster:
-    """The roster of a task: every place's samples, and the largest share that was agreed on."""
+    """The roster of a task: every place's samples, and the agreed maximum share."""
     return Roster(task.sizes, config.largest_share)
 
 
 def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
-    """What a whole run costs at worst on the own data; without bound where something of it leaves without noise.
+    """Worst-case cost of a whole run on the silo's own data; unbounded if anything is released without noise.
 
-    ``before``: epsilons of earlier runs of the same study. One more draws the same batches again: it costs what makes
-    their sum the epsilon of so many releases in place of each.
+    ``before``: epsilons of earlier runs of the same study. A further run draws the same batches again, so its cost is
+    what raises their sum to the epsilon of that many releases in place of each.
     """
     privacy = own.config.privacy
     if privacy is None or privacy.void:
@@ -79,13 +79,13 @@ def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
         return Cost(max(own.epsilons()), privacy.delta)
     less = privacy.model_copy(update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(before))})
     again = replace(own, config=own.config.model_copy(update={"privacy": less}))
-    return Cost(max(*own.epsilons(), max(again.epsilons()) - sum(before)))  # of one ledger, at the first one's delta
+    return Cost(max(*own.epsilons(), max(again.epsilons()) - sum(before)))  # one ledger, at the first run's delta
 
 
 def private_objective(scenario: Scenario, folder: Path, place: int, own: SiloFile) -> PrivateObjective:
-    """The private objective on the key stores in a folder, within the smaller of the budgets agreed on and accepted.
+    """The private objective with the key stores in a folder, within the smaller of the agreed and the accepted budget.
 
-    Raises PrivacyError where there is the key store of another place: what was spent there would not count.
+    Raises PrivacyError if the key store belongs to another place: what was spent there would not count.
     """
     privacy = scenario.config.privacy
     assert privacy
@@ -97,12 +97,12 @@ def private_objective(scenario: Scenario, folder: Path, place: int, own: SiloFil
 
 @dataclass(frozen=True)
 class InitialDownlink:
-    """This silo's downlink of the first round, which every member can compute; computed when it is first needed.
+    """This silo's downlink of the first round, which every member can compute; computed on first use.
 
     Attributes:
-        task: from the server; its counts have been judged.
-        server: the server half of the method agreed on.
-        scenario: makes the own data at the silo's place among all.
+        task: from the server; its counts have been checked.
+        server: the server half of the agreed method.
+        scenario: makes the silo's own data at its place among all.
     """
 
     task: Task
@@ -119,9 +119,9 @@ class InitialDownlink:
 
     @property
     def forms(self) -> dict[str, EntryForm]:
-        """The form of each entry, which is that of every round."""
+        """The form of each entry, the same in every round."""
         return {key: form_of(rows) for key, rows in self.down.items()}
 
     def row(self, key: str, j: int, encoding: Encoding) -> bytes:
-        """Of an entry and a place: the row as the run starts."""
+        """An entry's initial row for a place."""
         return encoding.pack(self.down[key].bank[j])

@@ -1,4 +1,4 @@
-"""Checks of raw data before any study says what they must be, and what a survey would tell of them."""
+"""Checks of raw data before a study defines their form, and what a survey would disclose."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from pomona_federation.agreement import Federation
 from pomona_federation.survey import silo
 from pomona_federation.survey.settings import SurveySettings
 
-NAMED = 12  # columns that a line names
+NAMED = 12  # most columns named in a line
 
 
 def readable(data: DataSettings, survey: SurveySettings | None = None) -> str:
-    """What raw data have, as a survey would find it. Raises DataError or ConfigError where they cannot be read."""
+    """Summary of raw data, as a survey would find it. Raises DataError or ConfigError if they cannot be read."""
     found = silo.columns(survey or SurveySettings(), data)
     names = [form.name for form in found.columns]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

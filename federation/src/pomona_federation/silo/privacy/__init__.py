@@ -1,1 +1,1 @@
-"""What leaves a silo, and what all studies together may cost its data."""
+"""What leaves a silo, and the total privacy cost of all studies to its data."""

@@ -1,4 +1,4 @@
-"""Where a silo's samples come from, so that it is seen when two views may hold the same ones."""
+"""Sources of a silo's samples, to detect that two views may hold the same ones."""
 
 from collections.abc import Iterable
 from pathlib import Path, PurePath
@@ -12,20 +12,20 @@ from pomona.core.files import sha256
 from pomona.core.settings import Settings
 from pomona.data.settings import DataSettings
 
-MOST_SOURCES = 10_000  # of one data set, by all names that its files have had
+MOST_SOURCES = 10_000  # most sources of one data set, over all names that its files have had
 
 
 class DataSource(Settings):
     """A file or a folder by its real path, else a data set or a reader by its name.
 
-    ``sha256`` is a file's content when it was noted; "" for all else.
+    ``sha256`` is the file's content hash when recorded; "" for everything else.
     """
 
     place: Annotated[str, Field(min_length=1, max_length=2**14)]
     sha256: Sha256 | Literal[""] = ""
 
     def shares(self, other: "DataSource") -> bool:
-        """Whether both may hold the same samples: equal places or files, or a folder that the other lies in."""
+        """Whether both may hold the same samples: equal paths or files, or one folder containing the other."""
         if self.sha256 and self.sha256 == other.sha256:
             return True
         one, two = PurePath(self.place), PurePath(other.place)
@@ -33,9 +33,9 @@ class DataSource(Settings):
 
 
 def sources(data: DataSettings) -> tuple[DataSource, ...]:
-    """The places that settings name: files and folders, else the data set; own code that reads always counts.
+    """The sources that settings name: files and folders, else the data set; custom reader code always counts.
 
-    A file that only lists others, as a manifest of images does, is one place.
+    A file that only lists others, such as a manifest of images, is one source.
     """
     each = [path for client in data.clients for path in (client.train, client.validation, client.test) if path]
     paths = [str(path.resolve()) for path in (*each, *([data.path] if data.path else []))]
@@ -44,23 +44,23 @@ def sources(data: DataSettings) -> tuple[DataSource, ...]:
 
 
 def hashed(found: Iterable[DataSource]) -> tuple[DataSource, ...]:
-    """The same sources with the hash of each plain file, by which it is known under another name.
+    """The same sources with the hash of each plain file, by which it is recognised under another name.
 
-    Raises StorageError for one that cannot be read.
+    Raises StorageError for a file that cannot be read.
     """
     return tuple(DataSource(place=source.place, sha256=_sha256(Path(source.place))) for source in found)
 
 
 def shared(some: Iterable[DataSource], others: Iterable[DataSource]) -> bool:
-    """Whether any source of some data shares samples with any of others."""
+    """Whether any source in ``some`` shares samples with any in ``others``."""
     theirs = list(others)
     return any(one.shares(other) for one in some for other in theirs)
 
 
 def with_names(known: Iterable[DataSource], own: Iterable[DataSource]) -> tuple[DataSource, ...]:
-    """Sources that were noted, and with them the paths and contents under which own data hold the same files now.
+    """Recorded sources, plus the paths and contents under which the silo's data now hold the same files.
 
-    So a file that was moved is known by its new path before it grows.
+    So a moved file is known by its new path before it grows.
     """
     noted = tuple(known)
     places, contents = {one.place for one in noted}, {one.sha256 for one in noted if one.sha256}

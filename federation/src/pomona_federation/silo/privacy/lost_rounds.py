@@ -1,10 +1,9 @@
-"""Privacy that was spent between a backup and its restore: nobody knows how much, so the most it can have been counts.
+"""Privacy spent between a backup and its restore: the amount is unknown, so the largest possible amount counts.
 
-A silo that is restored has its ledger as of the backup. What it has released since is forgotten, although others have
-it. A silo trains each round once and evaluates it once, so what it may have released in the rounds after the last one
-in the backup can be listed: all that its method asks of those rounds, whatever the server has sent. These releases are
-entered into the ledger at the addresses that they had, before any other is made: two of one batch then count as two of
-one batch.
+A restored silo has its ledger as of the backup. Its later releases are forgotten, although others have them. A silo
+trains each round once and evaluates it once, so its possible releases in the rounds after the last one in the backup
+can be listed: everything that its method asks of those rounds, whatever the server has sent. These releases are entered
+into the ledger at their original addresses, before any other is made: two of one batch then count as two of one batch.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ class Restored(Settings):
 
 
 def mark(ledger: Path, restored: Restored) -> None:
-    """Note beside a restored ledger's key store that what was spent since its backup is not in it. Raises OSError."""
+    """Mark a restored ledger's key store as missing what was spent since its backup. Raises OSError."""
     stores = ledger.parent.parent
     state = stores.parent.parent
     write_json(stores / f"restored-{restored.token}.json", restored.model_copy(update={"after": last_round(state)}))
@@ -45,7 +44,7 @@ def mark(ledger: Path, restored: Restored) -> None:
 def charge(
     stores: Path, objective: PrivateObjective, scenario: Scenario, place: int, reserve: Callable[[str, float], None]
 ) -> None:
-    """Enter what may have been released before restores into a silo's ledger; done again after a kill, it costs once.
+    """Enter the possible releases before restores into a silo's ledger; repeated after a kill, they count once.
 
     Args:
         stores: the folder of key stores.
@@ -68,10 +67,10 @@ def charge(
 def lost(
     restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
 ) -> Iterator[LedgerEntry]:
-    """The most that may have been released in the rounds that a restore has lost; the last visit is one more round.
+    """The largest possible releases in the rounds lost by a restore; the last visit is one more round.
 
-    What a method asks once in a run, a server has in each round that it lets begin at the same state; and a round may
-    be evaluated with its training and once more.
+    A server may ask in every round, if it lets them begin at the same state, for what a method asks once in a run; and
+    a round may be evaluated with its training and once more.
 
     Args:
         restored: which rounds.
@@ -93,7 +92,7 @@ def lost(
 def to_come(
     restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
 ) -> Iterator[LedgerEntry]:
-    """What an honest server may still ask for after a restore; the arguments are those of ``lost``."""
+    """Releases that an honest server may still ask for after a restore; the arguments are those of ``lost``."""
     for number in range(restored.after + 1, rounds + 2) if n else ():
         for kind, gradients in enumerate(asked):
             if (number <= rounds or gradients.evaluates) and (number == restored.after + 1 or not gradients.once):
@@ -103,7 +102,7 @@ def to_come(
 def _round(
     name: str, number: int, gradients: Gradients, sigma: float, n: int, size: int, epochs: int, times: int = 1
 ) -> Iterator[LedgerEntry]:
-    """The releases of one kind in a round, each under a name of its own."""
+    """The releases of one kind in a round, each under its own name."""
     passes = epochs if gradients.epochs is None else gradients.epochs
     for step in range(passes * steps(n, size)):
         draw = Draw(number, gradients.purpose, step, n, size)

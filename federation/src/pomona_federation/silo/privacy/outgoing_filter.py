@@ -1,4 +1,4 @@
-"""Disclosure by a silo: rounded scores, faults without paths or data, and the statement of what will leave it."""
+"""Disclosure by a silo: rounded scores, faults without paths or data, and a statement of all that will leave it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from errno import EDQUOT, ENOSPC
@@ -15,12 +15,12 @@ from pomona_federation.messages.message_bodies import ReportedScore
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study_kinds import LEAST_SAMPLES
 
-DIGITS = 3  # of a loss; a share has one more place, so that ten thousand samples can still be told apart
-QUOTING = ConfigError, DataError, StorageError  # their lines name cells, columns, classes, own settings, files
+DIGITS = 3  # significant digits of a loss; a share has one more digit, so that ten thousand samples can be told apart
+QUOTING = ConfigError, DataError, StorageError  # errors whose lines name cells, columns, classes, own settings, files
 
 
 def loss(value: float | None) -> float | None:
-    """A mean loss to three significant digits: enough to watch a run, too little to tell one sample's part in it."""
+    """A mean loss to three significant digits: enough to monitor a run, too few to reveal one sample's part in it."""
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
@@ -30,12 +30,12 @@ def share(value: float | None) -> float | None:
 
 
 def measure(value: float | None) -> float | None:
-    """The run's metric: four decimals of what is at most 1, as shares are, and three digits of larger numbers."""
+    """A value of the headline metric: four decimals up to 1, like shares, and three digits of larger numbers."""
     return loss(value) if value is not None and abs(value) > 1 else share(value)
 
 
 def rounded(score: Score) -> ReportedScore:
-    """A score as others may read it."""
+    """A score in its disclosed form."""
     exact = {k: getattr(score, k) for k in ReportedScore.model_fields}
     return ReportedScore(
         **{
@@ -49,16 +49,16 @@ def rounded(score: Score) -> ReportedScore:
 
 
 def disclosed(reply: Reply, shares: Callable[[str, int], bool]) -> dict[str, Any]:
-    """The fields of an answer about a visit; ``shares(split, samples)``: whether such scores were agreed on."""
+    """The disclosed fields of an answer about a visit; ``shares(split, samples)``: whether such scores are shared."""
     scores_sent = tuple(rounded(s) for s in reply.scores if shares(s.split, s.samples))
     return {"loss": loss(reply.loss), "scores": scores_sent, "fault": plain(reply.fault)}
 
 
 def scrubbed(fault: BaseException) -> str:
-    """A fault as others may read it: its kind and, of one about a message or the agreement, its line without paths.
+    """A fault in its disclosed form: its kind and, for faults of messages or agreements, its line without paths.
 
-    Of data, settings and files it is the kind alone: what is wrong with one cell may be told to nobody else. That a
-    disk is full is said.
+    For data, settings and files only the kind is disclosed, since the text may describe a cell. A full disk is
+    reported.
     """
     if any(isinstance(one, OSError) and one.errno in {ENOSPC, EDQUOT} for one in (fault, fault.__cause__)):
         return f"{StorageError.kind}: its disk is full"
@@ -96,7 +96,7 @@ def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int
 
 
 def _received(card: Card, places: int, each: int) -> str:
-    """The models that a silo receives a round, with their number and size where these depend on the federation."""
+    """The models that a silo receives per round, with their number and size where these depend on the federation."""
     if card.down_models is None:
         return card.down
     most = card.down_models(places)
@@ -104,14 +104,14 @@ def _received(card: Card, places: int, each: int) -> str:
 
 
 def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:
-    """What the study has acknowledged for this silo: what leaves that its noise does not cover."""
+    """Releases not covered by noise that the study has acknowledged for this silo."""
     made = acknowledged(settings, own) if settings else ()
     words = "; ".join(f"{r.name}: {r.what}{', so that epsilon has no bound' if r.exact else ''}" for r in made)
     return words or None
 
 
 def _scores(federation: Federation) -> str:
-    """What leaves of scores."""
+    """The scores that leave the silo."""
     each = "accuracy (4 decimals), loss (3 digits) and number of samples of the own"
     if not federation.share_scores:
         return "none"
@@ -123,7 +123,7 @@ def _scores(federation: Federation) -> str:
 
 
 def texts(leaves: dict[str, Any]) -> Iterator[str]:
-    """The lines that say what would leave."""
+    """The lines that describe what would leave."""
     words = {
         "to": "to",
         "columns": "of columns",

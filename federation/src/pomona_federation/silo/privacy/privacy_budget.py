@@ -1,8 +1,8 @@
-"""A silo's privacy budget over all studies, ``state/private/budget.json``: what each run may cost, on which data.
+"""A silo's privacy budget over all studies, ``state/private/budget.json``: the cost and data of each run.
 
-Noise keys and ledgers stay with their studies. What a run costs at worst is reserved here before its first task is
-done: once for a run and its data, and again where its administrator begins the study anew. A data set's total is the
-sum over the reservations that share any of its sources, by basic composition: epsilons add up, and so do deltas.
+Noise keys and ledgers stay with their studies. The worst-case cost of a run is reserved here before its first task is
+done: once for a run and its data, and again if its administrator starts the study anew. A data set's total is the sum
+over the reservations that share any of its sources, by basic composition: epsilons add up, and so do deltas.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ from pomona_federation.silo.privacy.data_sources import MOST_SOURCES, DataSource
 
 FOLDER, FILE = "private", "budget.json"
 RESERVED = "reserved"  # the event in the silo's audit log
-MOST = 10_000  # reservations
+MOST = 10_000  # most reservations
 KIT = "the kit's own"
 UNKNOWN = "unknown, before a restore"
 
-Loss = Annotated[Finite, Field(ge=0)] | None  # None: without a bound
+Loss = Annotated[Finite, Field(ge=0)] | None  # None: unbounded
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class Most:
-    """The most that all runs on the same data may cost together; None for any."""
+    """The largest total cost of all runs on the same data; None for any."""
 
     epsilon: float | None = None
     delta: float | None = None
 
     def require(self, total: Cost, whose: str) -> None:
-        """Raise PrivacyError for a total beyond it; ``whose``: the study that it is with."""
+        """Raise PrivacyError for a total above the limit; ``whose``: the study that exceeds it."""
         for name, cost, most in (("epsilon", total.epsilon, self.epsilon), ("delta", total.delta, self.delta)):
             if most is not None and cost > most * (1 + ROUNDING):
                 raise PrivacyError(
@@ -75,8 +75,8 @@ class Claim:
 
     Attributes:
         study: its name; "" for the kit's own.
-        agreement, run: the agreement's hash, and the run's id; "" for any, where nothing is reserved.
-        worst: computes what it costs at worst; called only where that is not known yet.
+        agreement, run: the agreement's hash, and the run's id; "" for any, when nothing is reserved.
+        worst: computes the worst-case cost; called only if that is not known yet.
     """
 
     study: str
@@ -86,10 +86,10 @@ class Claim:
 
 
 class Reservation(Settings):
-    """What one run may cost on some data; an epsilon of None has no bound.
+    """The worst-case cost of one run on some data; an epsilon of None is unbounded.
 
-    ``spent``: what the study's ledger said after the run's last task, of all the study's runs together. ``data``: empty
-    for what was spent after a backup by runs that it does not know, which counts on all data.
+    ``spent``: the epsilon in the study's ledger after the run's last task, for all the study's runs together. ``data``:
+    empty for what was spent after a backup by unknown runs, which counts on all data.
     """
 
     study: Line
@@ -103,7 +103,7 @@ class Reservation(Settings):
 
     @property
     def cost(self) -> Cost:
-        """What it may cost."""
+        """The reserved cost."""
         return Cost(math.inf if self.epsilon is None else self.epsilon, self.delta)
 
     def on(self, data: tuple[DataSource, ...]) -> bool:
@@ -111,36 +111,36 @@ class Reservation(Settings):
         return not self.data or not data or shared(self.data, data)
 
     def covers(self, claim: Claim, places: set[str]) -> bool:
-        """Whether it was made for this run and all of these places; what they hold may have changed since."""
+        """Whether it was made for this run and all of these places; their contents may have changed since."""
         mine = {source.place for source in self.data}
         return self.agreement == claim.agreement and claim.run in {"", self.run} and places <= mine
 
 
 class BudgetFile(Settings):
-    """All reservations, oldest first; ``seal``: this machine's, of all of them."""
+    """All reservations, oldest first; ``seal``: this machine's, over all of them."""
 
     reservations: Annotated[tuple[Reservation, ...], Field(max_length=MOST)] = ()
     seal: Sha256
 
     @classmethod
     def of(cls, reservations: Iterable[Reservation]) -> "BudgetFile":
-        """Sealed reservations. Raises StorageError where the machine has no id."""
+        """Sealed reservations. Raises StorageError if the machine has no id."""
         made = tuple(reservations)
         return cls(reservations=made, seal=_seal(made))
 
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """The budget in a silo's kit. Everything raises StorageError for a file that cannot be read or written."""
+    """The budget in a silo's kit. Every method raises StorageError for a file that cannot be read or written."""
 
     kit: Path
-    foreign: bool = False  # whether that of another machine is read, too: a backup's
+    foreign: bool = False  # whether another machine's budget, from a backup, is accepted
 
     @property
     def reservations(self) -> tuple[Reservation, ...]:
         """All of them, oldest first.
 
-        Raises PrivacyError where the file is gone that the audit log speaks of, or was not written on this machine.
+        Raises PrivacyError if the file recorded in the audit log is gone, or was not written on this machine.
         """
         if known := read_json(BudgetFile, self._path):
             if not self.foreign and known.seal != _seal(known.reservations):
@@ -157,17 +157,17 @@ class PrivacyBudget:
         return ()
 
     def total(self, data: DataSettings) -> Cost:
-        """What all runs may cost together that have a source in common with some data."""
+        """Total cost of all runs that share a source with some data."""
         return _sum(self._on(hashed(sources(data))))
 
     def total_with(self, claim: Claim, data: DataSettings) -> Cost:
-        """The same with a claim, which counts once."""
+        """The same total with a claim, counted once."""
         if made := self._made(claim, data):
             return _sum(self._on(made.data))
         return self.total(data) + claim.worst()
 
     def runs(self, agreement: str, but: str = "") -> dict[str, float]:
-        """Epsilon that is reserved for each run of a study, one excepted; a run that read several data counts once."""
+        """Reserved epsilon of each run of a study, except one; a run that read several data sets counts once."""
         runs: dict[str, float] = {}
         for made in self.reservations:
             if made.agreement == agreement and made.run != but:
@@ -175,17 +175,17 @@ class PrivacyBudget:
         return runs
 
     def require(self, claim: Claim, data: DataSettings, most: Most) -> None:
-        """Raise PrivacyError if a claim would take the total of its data beyond the most; nothing is written."""
+        """Raise PrivacyError if a claim would take the total of its data above the limit; nothing is written."""
         if most != Most():
             most.require(self.total_with(claim, data), claim.study or KIT)
 
     def reserve(self, claim: Claim, data: DataSettings, most: Most) -> None:
-        """Reserve what a run costs at worst, once. Raises PrivacyError as ``require``, and then reserves nothing.
+        """Reserve the worst-case cost of a run, once. Raises PrivacyError as ``require``, and then reserves nothing.
 
         Args:
             claim: of the run.
             data: that it reads.
-            most: what all runs on this data may cost together.
+            most: limit for the total of all runs on this data.
         """
         with writing(self._path), self._alone():
             self.require(claim, data, most)
@@ -199,9 +199,9 @@ class PrivacyBudget:
             self._enter(named, claim, claim.worst(), own)
 
     def enter_unknown(self, token: str, spent: Cost) -> None:
-        """Enter what was spent after a backup by runs that it does not know, on whatever data, by the restore's token.
+        """Enter the cost of unknown runs after a backup, on unknown data, by the restore's token.
 
-        No ledger has it: it is spent, and stays.
+        It is in no ledger, so it counts as spent for good.
         """
         if not spent.epsilon and not spent.delta:
             return
@@ -216,13 +216,13 @@ class PrivacyBudget:
 
     @property
     def unknown(self) -> Cost:
-        """What was spent after backups by runs that they do not know; any study may have."""
+        """Total spent after backups by runs unknown to them; any study may have spent it."""
         return _sum(r for r in self.reservations if not r.data)
 
     def _enter(self, known: tuple[Reservation, ...], claim: Claim, cost: Cost, data: tuple[DataSource, ...]) -> None:
-        """Add a reservation, which the audit log then has, too; what is not on any data of a run is spent."""
+        """Add a reservation, also to the audit log; one for no particular data counts as spent."""
         if not known:
-            self._write(())  # that there are none is written, too, before the audit log speaks of one
+            self._write(())  # even an empty file is written before the audit log mentions it
         about: dict[str, Any] = {"study": claim.study or KIT, "agreement": claim.agreement, "run": claim.run}
         about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
         with Audit(self.kit / "state" / "audit.jsonl") as audit:
@@ -232,7 +232,7 @@ class PrivacyBudget:
         self._write((*known, Reservation(**about, spent=spent, when=when, data=data)))
 
     def note_spent(self, agreement: str, run: str, epsilon: float) -> None:
-        """Write down what the study's ledger says after a task of a run."""
+        """Record the epsilon in the study's ledger after a task of a run."""
         with writing(self._path), self._alone():
             self._write(
                 r.model_copy(update={"spent": _finite(epsilon)}) if (r.agreement, r.run) == (agreement, run) else r
@@ -240,12 +240,12 @@ class PrivacyBudget:
             )
 
     def _made(self, claim: Claim, data: DataSettings) -> Reservation | None:
-        """The reservation that was made for a claim."""
+        """The reservation made for a claim."""
         places = {source.place for source in sources(data)}
         return next((r for r in self.reservations if r.covers(claim, places)), None)
 
     def _on(self, data: tuple[DataSource, ...]) -> list[Reservation]:
-        """The reservations that share a source with some data."""
+        """Reservations whose data overlap with ``data``."""
         return [r for r in self.reservations if r.on(data)]
 
     def _write(self, reservations: Iterable[Reservation]) -> None:
@@ -257,14 +257,14 @@ class PrivacyBudget:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the file for this process: several messages may be answered at a time."""
+        """Hold the file's lock, as several messages may be answered at a time."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with waiting_lock(self._path.with_name(".budget.lock")):
             yield
 
 
 def overview(kit: Path) -> list[dict[str, Any]]:
-    """A row for each reservation, oldest first; a study without noise has no bound.
+    """A row for each reservation, oldest first; a study without noise is unbounded.
 
     Raises as ``PrivacyBudget.reservations``.
     """
@@ -284,7 +284,7 @@ def overview(kit: Path) -> list[dict[str, Any]]:
 
 
 def _sum(reservations: Iterable[Reservation]) -> Cost:
-    """The sum over studies; one whose ledger says more than was reserved, after a round was repeated, counts so."""
+    """The sum over studies; if a repeated round raised a study's ledger above its reservation, the ledger counts."""
     studies: dict[str, Cost] = {}
     spent: dict[str, float] = {}
     for r in reservations:

@@ -1,7 +1,7 @@
-"""A silo's noise keys count only as made on its machine: beside each lies its seal, ``private/dp/client-03/seal``.
+"""Seals of a silo's noise keys, ``private/dp/client-03/seal``: a key counts only on the machine that made it.
 
-Who knows a noise key takes the noise off; a kit that brings one is refused, also where it is unpacked over a silo's
-folder.
+Anyone who knows a noise key can remove the noise; so a key that comes with a kit is refused, even if the kit is
+unpacked over a silo's folder.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ BEGUN, KEY = "noise key begun", "noise key"
 
 
 def open_own(stores: Path, objective: PrivateObjective, place: int) -> None:
-    """Open a place's key store; create and seal it if there is none.
+    """Open a place's key store, or create and seal it.
 
     Raises:
         PrivacyError: its key was not made on this machine; or as ``KeyStore.open``.
@@ -25,7 +25,7 @@ def open_own(stores: Path, objective: PrivateObjective, place: int) -> None:
     """
     home = stores / f"client-{place:02d}"
     if not any((home / name).exists() for name in ("key", "ledger.jsonl")):
-        _write(home, seal(BEGUN, home.name))  # a kill between key and seal leaves one that was begun here
+        _write(home, seal(BEGUN, home.name))  # a kill between key and seal leaves one that was started here
     store = objective.key_store(place)
     found = text(home / FILE, 1000).strip() if (home / FILE).exists() else ""
     if sealed(found, BEGUN, home.name) and not store.position().entries:
@@ -43,7 +43,7 @@ def reseal(home: Path) -> None:
 
 
 def _seal(home: Path) -> str:
-    """The seal of the key that lies in a client's folder."""
+    """The seal of the key in a client's folder."""
     return seal(KEY, f"{home.name} {text(home / 'key', 1000).strip()}")
 
 

@@ -1,13 +1,14 @@
 """A silo's resident process: ``python -m pomona_federation.silo.processes.fork_executor PORT KIT APP``.
 
-The port is that of the SuperNode's runtime on loopback, the kit the silo's, the app the SHA-256 of the pinned one. It
-imports PyTorch, Flower and Pomona once, and forks a process for every message, which does what ``flwr-clientapp`` would
-do and ends. It is an executor of Flower's SuperExec; in place of polls it waits for a byte on its standard input, which
-the SuperNode writes for each message; the end of that input is the end of the SuperNode, and its own.
+PORT is that of the SuperNode's runtime on loopback, KIT the silo's, APP the SHA-256 of the pinned app. The process
+imports PyTorch, Flower and Pomona once, and forks a process for every message, which does the work of
+``flwr-clientapp`` and ends. It is an executor of Flower's SuperExec; instead of polling it waits for a byte on its
+standard input, which the SuperNode writes for each message. When the SuperNode ends, that input closes and this process
+ends too.
 
-A process with threads, or one that has started CUDA, cannot be forked safely. So this one runs nobody's code but
-Flower's loop, starts no thread, and ends itself, to be started anew, if it finds one. What a message needs beyond
-imports happens in the child, CUDA included.
+A process with threads, or with CUDA started, cannot be forked safely. So this one runs only Flower's loop, starts no
+thread, and ends itself, to be restarted, if it finds one. Everything beyond imports that a message needs happens in the
+child, including CUDA.
 """
 
 import gc
@@ -35,10 +36,10 @@ from pomona_federation.supervision.processes import die_with_parent
 
 HOST = "127.0.0.1"
 FORGETFUL = "--keep-no-data"
-FALLBACK = 2.0  # seconds after which SuperNode is asked for a task although it has said nothing
+FALLBACK = 2.0  # seconds after which SuperNode is asked for a task without a signal
 TASKS = Path("/proc/self/task")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.01"}  # the least that Flower takes: ``reconcile`` does the waiting
+POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.01"}  # Flower's minimum: ``reconcile`` does the waiting
 MODULES = (
     "flwr.supercore.superexec.run_superexec",
     "flwr.supernode.runtime.run_clientapp",
@@ -48,7 +49,7 @@ MODULES = (
 
 
 def command(port: int, kit: Path, app: str, *words: str) -> list[str]:
-    """The command line of the resident process of a SuperNode, whose runtime has this port; it keeps the kit's data."""
+    """The command line of a SuperNode's resident process, given its runtime's port; it keeps the kit's data."""
     return [sys.executable, "-m", "pomona_federation.silo.processes.fork_executor", str(port), str(kit), app, *words]
 
 
@@ -66,9 +67,9 @@ class ForkExecutor:
     """Flower's executor that forks.
 
     Args:
-        bell: file descriptor that tells of messages.
-        require: raises for a run and its app that must not be done.
-        read: called between messages; what it has put into memory the children have, too.
+        bell: file descriptor that signals messages.
+        require: raises for a run and its app that must not be executed.
+        read: called between messages; children inherit what it loads into memory.
     """
 
     bell: int
@@ -84,7 +85,7 @@ class ForkExecutor:
         """Return at once: SuperNode handles one message at a time."""
 
     def reconcile(self) -> None:
-        """Wait until there may be a task. Raises SystemExit when the SuperNode has ended, or forking is not safe."""
+        """Wait until there may be a task. Raises SystemExit if the SuperNode has ended, or forking is not safe."""
         self._reap()
         if not self.children:
             self.read()
@@ -94,7 +95,7 @@ class ForkExecutor:
             sys.exit(0)
 
     def launch(self, spec: Any) -> Any:
-        """Do a task in a child."""
+        """Do a task in a child process."""
         assert not obstacle(), "reconcile has looked"
         parent, pid = os.getpid(), os.fork()
         if not pid:
@@ -116,11 +117,11 @@ class ForkExecutor:
 
 
 def _serve(spec: Any, require: Callable[[Any, Any], None], parent: int, bell: int) -> NoReturn:
-    """Do one message in a child of ``parent``, and end."""
+    """Handle one message in a child of ``parent``, and exit."""
     code = 1
     try:
         die_with_parent()
-        if os.getppid() != parent:  # it has ended before this one could say that it wants to end with it
+        if os.getppid() != parent:  # the parent ended before this child could ask to be ended with it
             os._exit(1)
         os.close(bell)
         flower_internals.run_client_app(spec, require)
