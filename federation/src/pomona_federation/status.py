@@ -1,4 +1,4 @@
-"""Status of a server or a silo, read from the files in its folder alone."""
+"""Status of a server or a silo, read only from the files in its folder."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -32,18 +32,18 @@ from pomona_federation.supervision.status_files import (
 )
 
 Row = dict[str, Any]
-ENDED = {"stopped", "revoked"}  # last words of a node
+ENDED = {"stopped", "revoked"}  # lines of a node's last output
 WHOSE = {"certificate": ("the server's", certificates.RENEW), "authority": ("the authority's", certificates.LAST)}
 
 
 def server(folder: Path, study: str | None = None) -> Row:
-    """A server's standing: whether it runs, its round, its silos, its traffic.
+    """A server's status: whether it runs, its round, its silos, its traffic.
 
     Args:
         folder: its kit.
-        study: the name of the study that is meant; None for the one that runs, or that ran last.
+        study: name of a study; None for the one that runs, or ran last.
 
-    Raises ConfigError or StorageError where the folder is no server's kit, has no such study, or cannot be read.
+    Raises ConfigError or StorageError if the folder is not a server's kit, has no such study, or cannot be read.
     """
     queue = StudyQueue(folder)
     meant = queue.current if study is None else queue.named(study)
@@ -51,7 +51,7 @@ def server(folder: Path, study: str | None = None) -> Row:
     state, work = (meant.folder, meant.at_work) if meant else (folder / "run", folder / "run")
     said, live, held = read_status(state), read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
     waits, rounds = read_status_file(WaitingStatus, work / WAITING), read_status(work)
-    current = bool(said and held and said.state == "running" and waits.since >= said.time)  # not of a life before
+    current = bool(said and held and said.state == "running" and waits.since >= said.time)  # not from an earlier life
     members, share = entries(folder, work if meant and meant.name else None), federation.largest_share
     weighs, spoken = weight_by_name(samples(members), share), {**versions.noted(work), **versions.noted(folder / "run")}
     here = connected(folder) if held else frozenset()
@@ -93,7 +93,7 @@ def server(folder: Path, study: str | None = None) -> Row:
 
 
 def _method(federation: Federation) -> str:
-    """The method's name, "" without a study; PyTorch is loaded only where the file leaves it to the default."""
+    """The method's name, "" without a study; loads PyTorch only if the file leaves the method to the default."""
     if federation.survey or federation.evaluate:
         return federation.kind
     if not federation.comes_with_study:
@@ -113,7 +113,7 @@ def _state(member: RegisteredMember, live: LiveStatus) -> str:
 
 
 def _turned_away(members: Sequence[RegisteredMember], live: LiveStatus) -> list[str]:
-    """Nodes that no silo has signed for, and why they got no place."""
+    """Nodes without a silo's signature, and why they got no place."""
     names = {member.name for member in members}
     return [f"{node} was turned away: {why}" for node, why in live.why.items() if node not in names]
 
@@ -127,14 +127,14 @@ def _other_versions(spoken: Mapping[str, versions.Versions]) -> list[str]:
 
 
 def _spoken(state: str | None, held: bool) -> str:
-    """State of a run; a killed run is recognised although its file says it runs."""
+    """State of a run; recognises a killed run although its file says "running"."""
     if state == "running" and not held:
         return "killed; `pomona server resume` goes on"
     return state or ("starting" if held else "never started")
 
 
 def silo(folder: Path) -> Row:
-    """A silo's standing: its node, its last visit, its certificate, its disk."""
+    """A silo's status: its node, its last visit, its certificate, its disk."""
     federation = Federation.read(folder / "federation.toml")
     state = folder / "state"
     held, news = holder(state), read_status_file(NodeStatus, state / "node" / NODE)
@@ -167,7 +167,7 @@ def silo(folder: Path) -> Row:
 
 
 def _study(kit: Path, known: KnownStudy) -> Row:
-    """What was decided on a study, and its last round here."""
+    """The decision on a study, and its last round here."""
     visits = [visit for home in KnownStudies(kit).homes(known) for visit in history.read(home)[0]]
     about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.standing, "why": known.why}
     faults = [fault for home in KnownStudies(kit).homes(known) if (fault := last_fault.read(home))]
@@ -192,7 +192,7 @@ def _latest(faults: Sequence[LastFault]) -> str:
 
 
 def _certificate(name: str, path: Path | None) -> Row:
-    """The last day of a certificate, and what to say of it where that is near; None without one."""
+    """The expiry date of a certificate, with a warning if it is near; None without one."""
     try:
         until = certificates.expires(path) if path else None
     except PomonaError as fault:

@@ -1,4 +1,4 @@
-"""A study: one agreement on a standing federation, ``STUDY.toml``. The federation's own kit may come with one, too."""
+"""A study: one agreement on an existing federation, ``STUDY.toml``. The federation's own kit may come with one, too."""
 
 import re
 from pathlib import Path
@@ -16,11 +16,11 @@ from pomona_federation.task_settings import TaskSettings
 
 WEIGHTS = "weights"  # folder of a kit
 DAY = 86400.0  # seconds
-LONGEST = 16 * 2**20  # bytes of a study as it travels; a vocabulary of a million words fits
+LONGEST = 16 * 2**20  # largest study on the wire in bytes; a vocabulary of a million words fits
 
 
 def _told_from_hashes(name: str) -> str:
-    """An administrator who types another study's first digits must not mean one that is named so."""
+    """Reject names that look like the first digits of a hash, by which administrators name other studies."""
     if re.fullmatch("[0-9a-f]{8,}", name):
         raise ValueError("could be the first digits of a hash; put another letter or a hyphen into it")
     return name
@@ -53,7 +53,7 @@ class StudyTerms(Settings):
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
-        """What the sections evaluate and search ask of the rest."""
+        """Check that the other settings fit the sections evaluate and search."""
         for kind in ("evaluate", "search"):
             if (getattr(self, kind) is not None) != (self.kind == kind):
                 raise ValueError(f"kind = {kind!r} and section {kind} go together; give both, or neither")
@@ -65,7 +65,7 @@ class StudyTerms(Settings):
 
 
 class Study(StudyTerms):
-    """A study on a standing federation, which every silo accepts or declines by its hash."""
+    """A study on an existing federation, which every silo accepts or declines by its hash."""
 
     name: StudyName = Field(description="its name, which no other study of this federation had")
     quorum: int | None = Field(
@@ -79,7 +79,7 @@ class Study(StudyTerms):
     def _stands(self) -> Self:
         told = self.kind == "survey" or (
             self.evaluate and self.evaluate.of is not None
-        )  # by nobody, or by another study
+        )  # trained by no study, or by another one
         if self.tasked is None and not told:
             raise ValueError("section task is missing, which says what all silos agree on about their data")
         if self.kind == "survey" and (self.tasked or self.run):
@@ -90,7 +90,7 @@ class Study(StudyTerms):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """A ``STUDY.toml``; the path in ``run.model.init`` is relative to it. Raises ConfigError naming the file."""
+        """Read a ``STUDY.toml``; the path in ``run.model.init`` is relative to it. Raises ConfigError with the file."""
         try:
             study = validated(cls, read_file(path))
             if study.weights:
@@ -102,25 +102,25 @@ class Study(StudyTerms):
 
     @property
     def weights(self) -> Path | None:
-        """The file of first weights, if the study names one by its path."""
+        """The file of first weights, if the study names one by path."""
         model = self.run.get("model")
         return Path(str(model["init"])) if isinstance(model, dict) and "init" in model else None
 
     def with_weights(self, given: Path | None, sha256: str) -> Self:
-        """The study with first weights of this hash, in a file or, to travel, by their hash alone."""
+        """The study with first weights of this hash, in a file or, for sending, by hash alone."""
         named = {"init_sha256": sha256} | ({} if given is None else {"init": str(given)})
         model = {k: v for k, v in self.run["model"].items() if k != "init"} | named
         return self.model_copy(update={"run": {**self.run, "model": model}})
 
     def placed(self, kit: Path) -> Self:
-        """The study with its first weights, if it has any, in the folder of a kit where they lie by their hash."""
+        """The study with its first weights, if any, in a kit's folder, where they are named by their hash."""
         model = self.run.get("model")
         digest = model.get("init_sha256") if isinstance(model, dict) else None
         return self.with_weights(weights_file(kit, digest), digest) if isinstance(digest, str) else self
 
     @classmethod
     def parse(cls, text: str | bytes) -> Self:
-        """The study of a text as it travels. Raises ProtocolError."""
+        """Parse the text of a study as sent. Raises ProtocolError."""
         tree = parse(text, lambda why: ProtocolError(f"a study cannot be read: {why}"), LONGEST)
         try:
             return cls.model_validate(tree)
@@ -131,10 +131,10 @@ class Study(StudyTerms):
 
     @property
     def text(self) -> str:
-        """The study as it travels, in JSON."""
+        """The study as sent, in JSON."""
         return self.model_dump_json()
 
 
 def weights_file(kit: Path, sha256: str) -> Path:
-    """Where a kit has the first weights of a hash for its studies; a name that is no hash is none of a file's."""
+    """Path of first weights with this hash in a kit. Raises for anything but a SHA-256."""
     return kit / WEIGHTS / f"{sha256 if DIGEST.fullmatch(sha256) else 'none'}.safetensors"

@@ -1,4 +1,4 @@
-"""Sections ``evaluate`` and ``search`` of a study: which models are judged, and which settings are tried."""
+"""Sections ``evaluate`` and ``search`` of a study: the evaluated models, and the settings to try."""
 
 from collections.abc import Mapping
 from math import prod
@@ -10,21 +10,21 @@ from pomona.core.bounds import Name, NameOrNone, Place, Sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, leaves
 
-MOST_JUDGED = 500  # models in one study; each has a score on two splits
+MOST_JUDGED = 500  # most models in one study; each has a score on two splits
 MOST_TRIALS = 200
-TRIALS = "trials"  # folder of a search's trials, in that of the study
+TRIALS = "trials"  # folder of a search's trials, in the study's
 FIXED = ("method", "model", "metric", "model.init", "model.init_sha256", "model.loss")  # what consent rests on
-MOST_CELLS = 10_000  # of the grid that they are drawn from
+MOST_CELLS = 10_000  # largest grid from which they are drawn
 RESULTS = {"evaluate": "evaluation", "search": "search", "survey": "survey"}  # names of a study's result files by kind
-LEAST_SAMPLES = 10  # an evaluation tells nothing of fewer
-JUDGING = ("model", "metric", "seed", "precision")  # the keys of section run that judging a model depends on
+LEAST_SAMPLES = 10  # smallest number of samples whose scores an evaluation shares
+JUDGING = ("model", "metric", "seed", "precision")  # keys of section run that affect the evaluation of a model
 
 Value = bool | int | float | Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+-]*$", max_length=80)]
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=80)]
 
 
 class EvaluateTerms(Settings):
-    """What is judged: the personal models of an earlier study or, where none is named, the given first weights."""
+    """The evaluated models: personal models of an earlier study or, if none is named, the given first weights."""
 
     of: NameOrNone | None = Field(
         None, description="the study whose personal models are evaluated; empty: the one that the kits came with"
@@ -42,7 +42,7 @@ class EvaluateTerms(Settings):
 
 
 class SearchTerms(Settings):
-    """Which settings are tried: a grid, or points drawn from it."""
+    """The settings to try: a grid, or points drawn from it."""
 
     space: Annotated[
         dict[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]], BeforeValidator(leaves)
@@ -64,14 +64,14 @@ class SearchTerms(Settings):
 
     @property
     def trials(self) -> tuple[Mapping[str, Any], ...]:
-        """The points tried, drawn as a bench draws them."""
-        from pomona.experiments.tuning import points  # late: it takes PyTorch
+        """The points to try, drawn as a bench draws them."""
+        from pomona.experiments.tuning import points  # imported late: it loads PyTorch
 
         return points(self.space, self.points, self.seed, "search")
 
 
 def at_point(run: Tree, point: Mapping[str, Any]) -> Tree:
-    """Section run with the values of a point, by dotted key, in place of its own."""
+    """Section run with the values of a point, by dotted key."""
     tree = dict(run)
     for key, value in point.items():
         first, _, rest = key.partition(".")

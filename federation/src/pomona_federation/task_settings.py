@@ -1,4 +1,4 @@
-"""Section task of ``federation.toml``: what all silos agree on about their data, and that of a given data set."""
+"""Section task of ``federation.toml``: the agreed form of the data, and the section for a given data set."""
 
 import hashlib
 import json
@@ -62,7 +62,7 @@ class TaskSettings(Settings):
 
     @property
     def sha256(self) -> str:
-        """SHA-256 in hex of all that it says, with its defaults: by it a silo's rules know it again."""
+        """SHA-256 in hex of all settings, with defaults, by which a silo's rules recognise the task."""
         said = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(said.encode()).hexdigest()
 
@@ -110,7 +110,7 @@ class TaskSettings(Settings):
 
 
 def of_samples(dataset: Dataset) -> Tree:
-    """The section for silos whose files hold samples as ``dataset.x`` does: what is learnt of columns is done."""
+    """The section for silos whose files hold samples in the form of ``dataset.x``: preprocessing of columns is done."""
     return {
         "kind": dataset.kind,
         "input_shape": list(dataset.x.shape[1:]),
@@ -130,7 +130,7 @@ def of_files(dataset: Dataset) -> Tree:
     """The section for silos whose files are like those that the data set was read from: raw tables, texts, images.
 
     Raises:
-        ConfigError: clients have a preprocessing each, which no agreement can hold.
+        ConfigError: preprocessing differs by client, which an agreement cannot express.
     """
     if len(dataset.preprocessing) > 1:
         raise ConfigError("data.fit = client learns a preprocessing for each client, and silos agree on one; drop it")

@@ -1,8 +1,8 @@
-"""Which releases work together: those of one line of Pomona ("0.1"), with one protocol and one line of Flower.
+"""Compatibility of releases: one minor line of Pomona ("0.1"), one protocol and one line of Flower.
 
-A release's last number changes neither messages, nor files of a study, nor numbers; the one before may. So the two ends
-of a message are of one line, and so are the beginning and the end of a study. The version stands beside a message's
-body: it is looked at before anything of the body is, whatever a later version makes of that.
+A release's last number changes neither messages, nor files of a study, nor numbers; the one before may. So both ends of
+a message must be of one line, and so must the beginning and the end of a study. The version is sent beside a message's
+body and checked before anything in the body, whatever a later version makes of that.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ Number = Annotated[str, Field(max_length=40), AfterValidator(plain)]
 
 
 class Versions(Settings):
-    """The versions at one end: of Pomona, of the messages between its ends, and of Flower."""
+    """The versions at one end: Pomona, the message protocol, and Flower."""
 
     pomona: Number
     protocol: Count
@@ -37,7 +37,7 @@ class Versions(Settings):
         return f"Pomona {self.pomona} (protocol {self.protocol}, Flower {self.flower})"
 
     def works_with(self, other: "Versions") -> bool:
-        """Whether two ends understand each other and compute the same."""
+        """Whether two ends understand each other and compute the same numbers."""
         ours, theirs = (line(v.pomona) + line(v.flower) + (str(v.protocol),) for v in (self, other))
         return ours == theirs
 
@@ -49,12 +49,12 @@ def own() -> Versions:
 
 
 def line(number: str) -> tuple[str, ...]:
-    """The first two parts of a version, which name the line of releases that it belongs to."""
+    """The first two parts of a version, which identify its line of releases."""
     return tuple(number.split(".")[:2])
 
 
 def require_understood(sender: Versions | None) -> None:
-    """Raise ProtocolError for a message of a version that this one does not work with; None: it does not say."""
+    """Raise ProtocolError for a message from an incompatible version; None if the message has no version."""
     if sender is None:
         raise ProtocolError(f"a message does not say its version, and this is {own()}; {REMEDY}")
     if not sender.works_with(own()):
@@ -62,7 +62,7 @@ def require_understood(sender: Versions | None) -> None:
 
 
 def require_begun(begun: Versions | None, what: str) -> None:
-    """Raise CheckpointError where a study was begun by another line of releases; None: nothing has been begun."""
+    """Raise CheckpointError if a study was started by another line of releases; None if nothing was started."""
     if begun and not begun.works_with(own()):
         raise CheckpointError(
             f"{what} was begun by {begun}, this is {own()}; finish it with a Pomona {'.'.join(line(begun.pomona))} and "
@@ -77,7 +77,7 @@ class KnownVersions(Settings):
 
 
 def note(state: Path, peer: str, said: Versions | None) -> None:
-    """Write down the version that a peer has spoken with, where it is another than before; for people alone."""
+    """Record a peer's version if it has changed; for display only."""
     with suppress(OSError, StorageError):
         known = noted(state)
         if said and known.get(peer) != said:
@@ -91,11 +91,11 @@ def noted(state: Path) -> Mapping[str, Versions]:
 
 
 def warning(state: Path, peer: str) -> str:
-    """What is wrong between this end and a peer as it has last spoken; empty if nothing is known to be."""
+    """A warning about a peer's last known version; empty if it is unknown or compatible."""
     said = noted(state).get(peer)
     return mismatch(said, peer) if said else ""
 
 
 def mismatch(said: Versions, peer: str) -> str:
-    """Why a peer of these versions does not work with this end; empty if it does."""
+    """Why a peer with these versions does not work with this end; empty if it does."""
     return "" if said.works_with(own()) else f"the {peer} has {said}, here is {own()}; {REMEDY}"

@@ -15,11 +15,11 @@ from pomona_federation.agreement import SiloName
 from pomona_federation.study import StudyName
 
 PATHS = ("path", "dir", "train", "validation", "test", "proxy_password_file")
-SLOWEST = 2.0  # megabits a second: eight pieces of 5 MiB at a time, each within the 300 s that the gate gives it
+SLOWEST = 2.0  # megabits a second: eight concurrent pieces of 5 MiB, each within the gate's limit of 300 s
 
 
 def proxy_address(url: str) -> Address:
-    """The address in a proxy's URL, with its scheme's port where it names none. Raises ValueError."""
+    """The address in a proxy's URL, with its scheme's default port. Raises ValueError."""
     scheme, mark, rest = url.removesuffix("/").partition("://")
     usual = {"http": 80, "https": 443}
     if not mark or scheme not in usual or "@" in rest:
@@ -37,7 +37,7 @@ ProxyUrl = Annotated[str, AfterValidator(_proxy)]
 
 
 class SiloFile(Settings):
-    """A silo's own settings: its data, its device, its way out."""
+    """A silo's own settings: its data, its device, its route to the server."""
 
     name: SiloName = Field(description="the silo's name in the federation")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda, or one GPU: cuda:1")
@@ -88,7 +88,7 @@ class SiloFile(Settings):
         return self
 
     def viewed(self, view: str) -> "SiloFile":
-        """The settings with a view's data in the place of section data; "" for that. Raises ConfigError."""
+        """The settings with a view's data in place of section data; "" for section data itself. Raises ConfigError."""
         if not view:
             return self
         if view not in self.views:
@@ -109,7 +109,7 @@ class SiloFile(Settings):
 
 
 def _anchored(data: Any, folder: Path) -> Any:
-    """Settings with the paths in them made absolute."""
+    """Settings with absolute paths."""
     if isinstance(data, list):
         return [_anchored(part, folder) for part in data]
     if not isinstance(data, dict):

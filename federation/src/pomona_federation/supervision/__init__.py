@@ -1,1 +1,1 @@
-"""Processes that are kept alive, their logs and status files."""
+"""Supervised processes, their logs and status files."""

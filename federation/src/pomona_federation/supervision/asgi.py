@@ -1,4 +1,4 @@
-"""The types of an ASGI application, as the gates before Flower's servers speak them."""
+"""Types of an ASGI application, for the gates before Flower's servers."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whose a connection within this machine is: the account that owns its other end, as Linux has it."""
+"""The account that owns the other end of a connection within this machine, from Linux's socket tables."""
 
 import os
 import struct
@@ -17,7 +17,7 @@ Address = IPv4Address | IPv6Address
 
 
 def ours(client: Any, server: Any) -> bool:
-    """Whether a connection comes from this machine, and from this process's account or root's, by its two ends."""
+    """Whether a connection comes from this machine and from this process's account or root's, by its two ends."""
     there, here = _ip(client), _ip(server)
     if there is None or here is None or not local(client, server):
         return False
@@ -48,13 +48,13 @@ def _owners(client: tuple[Address, int], server: tuple[Address, int]) -> Iterato
             continue
         text, both = content(table, LONG), " ".join(map(str, ends)).encode()
         begin = text.find(both)
-        # A socket that its process has let go of has no inode, and is listed as root's.
+        # A socket closed by its process has no inode, and is listed as root's.
         if begin >= 0 and (found := text[begin:].split(maxsplit=INODE + 1))[INODE] != b"0":
             yield int(found[UID])
 
 
 def _as_listed(end: tuple[Address, int], version: int) -> str | None:
-    """An address and a port as a table has them: words of 32 bits in this machine's order; None where it cannot."""
+    """An address and port in a table's format: words of 32 bits in this machine's order; None if not representable."""
     address, port = end
     if version == 4 and isinstance(address, IPv6Address):
         return None

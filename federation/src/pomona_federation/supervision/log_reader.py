@@ -1,4 +1,4 @@
-"""Reading of logs: those of all processes of a server or silo, merged by time."""
+"""Reading of logs: all processes of a server or silo, merged by time."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pomona_federation.supervision.process_logs import LINE
 
 @dataclass(frozen=True, order=True)
 class LogLine:
-    """One line; ``time`` in ISO 8601, UTC, "" for one that names none; ``round`` None where it is not known."""
+    """One line; ``time`` in ISO 8601, UTC, "" without a time; ``round`` None if unknown."""
 
     time: str
     process: str
@@ -21,7 +21,7 @@ class LogLine:
 
 
 def parsed(process: str, text: str, time: str = "") -> LogLine:
-    """One line of a file; ``time`` is that of the line before, for a line without any."""
+    """One line of a file; ``time`` is that of the previous line, for lines without one."""
     found = LINE.fullmatch(text)
     if not found:
         return LogLine(time, process, "INFO", None, text)
@@ -31,18 +31,18 @@ def parsed(process: str, text: str, time: str = "") -> LogLine:
 
 @dataclass
 class LogReader:
-    """Reads all logs of a folder; what was read once is not read again."""
+    """Reads all logs of a folder, each line once."""
 
     folder: Path
     _read: dict[Path, tuple[int, int]] = field(default_factory=dict)  # of each file: inode, bytes
 
     def new(self) -> list[LogLine]:
-        """All whole lines since the last call, by time; those of one process stay in their order."""
+        """All complete lines since the last call, by time; lines of one process keep their order."""
         lines = [line for path in sorted(self.folder.glob("*.log")) for line in self._since(path)]
         return sorted(lines, key=lambda line: line.time)
 
     def last(self, count: int) -> list[LogLine]:
-        """The last lines of the logs and of those set aside, by time."""
+        """The last lines of the current and rotated logs, by time."""
         before = [
             line
             for path in sorted(self.folder.glob("*.log.1"))

@@ -1,4 +1,4 @@
-"""Logs of processes: each line with UTC time, level and round, without colours; written by one process, read merged.
+"""Process logs: lines with UTC time, level and round, without colours; each file has one writer and readers merge them.
 
 A line: ``2026-11-22T06:42:04.123Z INFO     [round 3] text``. A file that grows over ``LIMIT`` bytes becomes FILE.1.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
-LIMIT = 20_000_000  # bytes of a file before it is set aside
+LIMIT = 20_000_000  # bytes of a file before it is rotated
 LONGEST = 20_000  # characters of a line
 SERVER, APP, SUPERVISOR = "server.log", "app.log", "supervisor.log"
 
@@ -26,7 +26,7 @@ LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) ([A-Z ]{8}) (?:\[ro
 
 @dataclass(frozen=True)
 class LogFile:
-    """A log that only its owner can read. A disk that is full loses lines and ends nothing.
+    """A log that only its owner can read. A full disk loses lines and ends nothing.
 
     Args:
         path: of the file.
@@ -35,7 +35,7 @@ class LogFile:
     path: Path
 
     def write(self, text: str, level: str = "INFO", number: int | None = None) -> None:
-        """Append text, each line of it with the time."""
+        """Append text, with the time on each line."""
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3]
         head = f"{now}Z {level:<8} " + ("" if number is None else f"[round {number}] ")
         lines = [plain_line(line) for line in text.splitlines()]
@@ -52,24 +52,24 @@ class LogFile:
 
 
 def plain_line(text: str) -> str:
-    """Text as one line that no terminal obeys, without colours."""
+    """Text as one line without colours and terminal control sequences."""
     return "".join(c if c.isprintable() else " " for c in COLOURS.sub("", text[:LONGEST])).rstrip()
 
 
 class OutputLog:
-    """Writes what a child process and its descendants print, until the last of them has ended."""
+    """Writes the output of a child process and its descendants, until the last of them has ended."""
 
     def __init__(self, output: IO[bytes], log: LogFile) -> None:
         self._thread = Thread(target=_copy, args=(output, log), daemon=True)
         self._thread.start()
 
     def settle(self, seconds: float = 1.0) -> None:
-        """Wait until all is written; no longer than ``seconds``, where a descendant still holds the output."""
+        """Wait until everything is written, at most ``seconds``, as a descendant may still hold the output."""
         self._thread.join(seconds)
 
 
 def _copy(output: IO[bytes], log: LogFile) -> None:
-    level = "INFO"  # of a line that names none: the level of the one before, as in a traceback
+    level = "INFO"  # default level of a line: that of the previous line, as in a traceback
     with output:
         while line := output.readline(LONGEST):
             text = plain_line(line.decode(errors="replace"))
@@ -79,7 +79,7 @@ def _copy(output: IO[bytes], log: LogFile) -> None:
 
 
 class LogHandler(logging.Handler):
-    """Writes log records of this process; ``round`` is the one that is worked on."""
+    """Writes log records of this process; ``round`` is the current round."""
 
     def __init__(self, log: LogFile) -> None:
         super().__init__(logging.INFO)
@@ -87,14 +87,14 @@ class LogHandler(logging.Handler):
         self.round: int | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record, with the traceback that it may have."""
-        with suppress(Exception):  # a fault of the log is none of the run
+        """Write one record, with its traceback, if any."""
+        with suppress(Exception):  # a fault of the log must not fail the run
             self.log.write(self.format(record), record.levelname, self.round)
 
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Write what this process logs to a file, and the exception that ends the block, if any; to the innermost alone."""
+    """Write this process's log to a file, and any exception that ends the block; only the innermost block logs."""
     logger, handler = logging.getLogger("pomona"), LogHandler(LogFile(path))
     level, outer = logger.level, [h for h in logger.handlers if isinstance(h, LogHandler)]
     logger.setLevel(logging.INFO)
@@ -114,7 +114,7 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 def at_round(number: int) -> None:
-    """Name the round in the lines that follow."""
+    """Set the round of the following lines."""
     for handler in logging.getLogger("pomona").handlers:
         if isinstance(handler, LogHandler):
             handler.round = number

@@ -19,8 +19,8 @@ from pomona.core.errors import StorageError
 from pomona.core.files import opened
 from pomona.storage.lock import LOCK, Holder, said
 
-# Nothing is sent to Flower's makers, nothing is installed while a federation runs, and no header of a request may
-# name another address than the one that it comes from.
+# Nothing is sent to Flower's makers, nothing is installed while a federation runs, and a request's headers cannot
+# replace the address that it comes from.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -29,7 +29,7 @@ QUIET = {
 }
 PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 LOCAL = ("localhost", "127.0.0.1", "::1")
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl has no binding in psutil, nor in the standard library
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # psutil and the standard library have no binding of prctl
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -43,9 +43,9 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def start(command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a child in a process group of its own; what it and its descendants print is to be read.
+    """Start a child in its own process group; its output and its descendants' can be read from it.
 
-    The folder that this was started in is not searched for modules.
+    The folder that this process was started in is not searched for modules.
     """
     return subprocess.Popen(
         command,
@@ -74,12 +74,12 @@ def disown() -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent has ended, for whatever reason (Linux)."""
+    """Make the kernel kill this process when its parent has ended, for any reason (Linux)."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def process_tree(pid: int) -> dict[psutil.Process, str]:
-    """Return a process and all its living descendants, each with its command line; zombies do not count as living."""
+    """Return a process and all its living descendants, each with its command line; zombies are excluded."""
     found: dict[psutil.Process, str] = {}
     with suppress(psutil.Error):
         top = psutil.Process(pid)
@@ -92,14 +92,14 @@ def process_tree(pid: int) -> dict[psutil.Process, str]:
 def end(
     living: Callable[[], Collection[psutil.Process]], first: Iterable[psutil.Process] = (), patience: float = 2.5
 ) -> None:
-    """Terminate processes, and kill what is left after ``patience`` seconds; returns at most a second after that.
+    """Terminate processes, and kill the rest after ``patience`` seconds; returns at most a second later.
 
-    ``psutil.wait_procs`` does not do: processes that start in the meantime end too, and the exit status of a child is
-    left to its ``Popen``.
+    ``psutil.wait_procs`` is not enough: processes that start in the meantime must end too, and the exit status of a
+    child is left to its ``Popen``.
 
     Args:
-        living: return the processes that still live.
-        first: those that are terminated a second before the others.
+        living: returns the processes that are still alive.
+        first: processes to terminate a second before the others.
         patience: seconds.
     """
     began, early = time.monotonic(), set(first)
@@ -128,7 +128,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def reap(own: Collection[int] = ()) -> None:
-    """Collect the exit status of adopted children that have ended; those in ``own`` have a Popen that does it."""
+    """Collect the exit status of ended adopted children; those in ``own`` have a Popen that does it."""
     for child in psutil.Process().children():
         if child.pid not in own:
             with suppress(ChildProcessError):
@@ -136,10 +136,10 @@ def reap(own: Collection[int] = ()) -> None:
 
 
 def holder(folder: Path, patience: float = 1.0) -> Holder | None:
-    """Return the holder of a folder's lock, as ``storage.lock`` wrote it; None if nobody holds it.
+    """Return the holder of a folder's lock, as ``storage.lock`` wrote it; None if it is free.
 
-    Raises StorageError if somebody does, but the file still names no process after ``patience`` seconds: one that has
-    just taken the lock is about to write its name.
+    Raises StorageError if the lock is held but its file still names no process after ``patience`` seconds: a process
+    that has just taken the lock is about to write its name.
     """
     path, until = folder / LOCK, time.monotonic() + patience
     try:
@@ -164,9 +164,9 @@ def holder(folder: Path, patience: float = 1.0) -> Holder | None:
 
 
 def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
-    """Send SIGTERM to the holder of a folder and wait until it has stopped; False if nobody held it, or still does.
+    """Send SIGTERM to the holder of a folder and wait until it has stopped; False if there was none, or it still runs.
 
-    Raises StorageError where the lock names no process, or the machine's or container's first one.
+    Raises StorageError if the lock names no process, or the machine's or container's first one.
     """
     found = holder(folder)
     if not found or found.host != os.uname().nodename or not _holds(found.pid, folder / LOCK):

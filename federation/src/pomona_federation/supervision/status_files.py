@@ -1,4 +1,4 @@
-"""Status files for people to look at: ``live.json`` and ``waiting.json`` of a server, and ``node.json`` of a silo."""
+"""Status files for people to read: ``live.json`` and ``waiting.json`` of a server, and ``node.json`` of a silo."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,19 +11,19 @@ from pomona.core.bounds import Count, Line, Number, Seconds
 from pomona_federation.json_store import read_json
 
 LIVE, WAITING, NODE = "live.json", "waiting.json", "node.json"
-NAMED = 12  # silos that one line names
+NAMED = 12  # most silos named in one line
 
 Few = Annotated[tuple[Line, ...], Field(max_length=10**4)]
 
 
 class StatusFile(BaseModel):
-    """The base: unknown keys are left out, so that another version's file can be looked at."""
+    """Base of status files: unknown keys are ignored, so that another version's file can be read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class LiveStatus(StatusFile):
-    """A server's last round: names of silos, why some were not used, bytes, the lines that its operator should see."""
+    """A server's last round: names of silos, why some were not used, bytes, and lines for its operator."""
 
     round: Number = 0
     rounds: Number | None = None
@@ -41,14 +41,14 @@ class LiveStatus(StatusFile):
 
 
 class WaitingStatus(StatusFile):
-    """For whom a server waits.
+    """The silos that a server waits for.
 
     Attributes:
-        stage: in which part of the run.
-        since, until: seconds since 1970: when the stage began, and when it ends at the latest.
-        asked: those of whom an answer is expected in this stage, silos by name.
-        answered: those of them that have answered.
-        missing: those for whom it waits, each with what is known of it.
+        stage: the current part of the run.
+        since, until: start of the stage and its latest end, in seconds since 1970.
+        asked: silos whose answers are expected in this stage, by name.
+        answered: those that have answered.
+        missing: those still awaited, each with what is known of it.
     """
 
     stage: Line = ""
@@ -60,7 +60,7 @@ class WaitingStatus(StatusFile):
 
     @property
     def line(self) -> str:
-        """All of it in one line, times in UTC."""
+        """The whole status in one line, times in UTC."""
         begun = f"{self.stage}: {len(self.answered)} of {len(self.asked)} have answered since {_clock(self.since)}"
         if not self.missing:
             return begun
@@ -69,9 +69,9 @@ class WaitingStatus(StatusFile):
 
 
 class NodeStatus(StatusFile):
-    """A silo's node, and why.
+    """A silo's node, with the reason for its state.
 
-    Its state is "starting", "connected", "waiting" (for the server), "restarting", "revoked" or "stopped".
+    The state is "starting", "connected", "waiting" (for the server), "restarting", "revoked" or "stopped".
     """
 
     state: Line | None = None
@@ -85,7 +85,7 @@ L = TypeVar("L", bound=StatusFile)
 
 
 def read_status_file(kind: type[L], path: Path) -> L:
-    """Return a file's record; one of defaults where there is no file. Raises StorageError, in one line."""
+    """Return a file's record, or defaults if there is no file. Raises StorageError, in one line."""
     return read_json(kind, path, remedy="remove it, it is written again") or kind()
 
 

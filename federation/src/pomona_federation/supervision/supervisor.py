@@ -1,7 +1,7 @@
-"""Supervision: start a program, watch it, start it again after a delay, and leave no process behind.
+"""Supervision: start a program, watch it, restart it after a delay, and leave no process behind.
 
-The loop is the same on both sides. The policy of a side says when a process counts as lost, how long to wait, and which
-status is written: ``server/processes/superlink_supervisor.py`` and ``silo/processes/supernode_supervisor.py``.
+The loop is the same on both sides. Each side's policy decides when a process counts as lost, how long to wait, and
+which status is written: ``server/processes/superlink_supervisor.py`` and ``silo/processes/supernode_supervisor.py``.
 """
 
 import os
@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Restart:
-    """What follows a loss: a pause of ``delay`` seconds; before it, unless ``stop`` is False, all processes end."""
+    """Action after a loss: a pause of ``delay`` seconds; before it, unless ``stop`` is False, all processes end."""
 
     delay: float
     stop: bool = True
@@ -33,25 +33,25 @@ class Policy(Protocol[T_co]):
     """The rules of one side; ``T_co`` is its final result."""
 
     def watch(self, supervisor: "Supervisor") -> Restart | T_co:
-        """Start what does not run, and watch until something is lost, or return the final result."""
+        """Start missing processes, and watch until something is lost, or return the final result."""
 
     def stopped(self, fault: BaseException | None, /) -> None:
-        """Write the last status: no process runs any more. ``fault`` is the exception that ended the loop, if any."""
+        """Write the last status after all processes have ended. ``fault``: the exception that ended it, if any."""
 
 
 def backoff(failures: int, first: float, longest: float) -> float:
-    """Return the seconds before the next start: ``first`` after one failure, doubled by each further, bounded."""
+    """Return the seconds before the next start: ``first`` after one failure, doubled by each further one, bounded."""
     return min(first * 2.0 ** min(max(failures, 1) - 1, 32), longest)
 
 
 @dataclass
 class Supervisor:
-    """One program and all processes that come of it.
+    """One program and all its descendants.
 
     Args:
         command, env: of the program.
         log: file for its output.
-        first: part of the command line of those descendants that are stopped before all others; empty for none.
+        first: part of the command line of descendants that are stopped before all others; empty for none.
     """
 
     command: Sequence[str]
@@ -63,7 +63,7 @@ class Supervisor:
     _output: OutputLog | None = None
 
     def run(self, policy: Policy[T]) -> T:
-        """Keep the program going until the policy has a final result, which is returned, or an exception ends it."""
+        """Keep the program running until the policy returns a final result, or an exception ends it."""
         adopt()
         self._before = set(process_tree(os.getpid()))
         fault: BaseException | None = None
@@ -84,7 +84,7 @@ class Supervisor:
 
     @property
     def alive(self) -> bool:
-        """Whether the program itself runs."""
+        """Whether the program itself is running."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -95,17 +95,17 @@ class Supervisor:
         return self.process
 
     def settle(self) -> None:
-        """Wait until the log has the last words of a program that has ended."""
+        """Wait until the log has the last output of a program that has ended."""
         if self._output:
             self._output.settle()
 
     def descendants(self) -> dict[psutil.Process, str]:
-        """Return the living processes that were started since ``run`` began, with their command lines."""
+        """Return the living processes started since ``run`` began, with their command lines."""
         reap({self.process.pid} if self.process else ())
         return {p: command for p, command in process_tree(os.getpid()).items() if p not in self._before}
 
     def stop(self) -> None:
-        """End all descendants in order; returns after 3.5 seconds at the latest."""
+        """End all descendants in order, within 3.5 seconds."""
         end(self.descendants, [p for p, command in self.descendants().items() if self.first and self.first in command])
         if self.process:
             self.process.wait()

@@ -1,4 +1,4 @@
-"""The server's first step: from what silos have to how each is to read it."""
+"""The server's first step: from the silos' columns to a common way of reading each."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,9 +16,9 @@ from pomona_federation.survey.settings import SurveySettings
 
 
 def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[FiguresQuestion, tuple[str, ...]]:
-    """How all silos are to read the columns that they share, and what is odd about them, a line each.
+    """How all silos are to read their common columns, and remarks on them, one line each.
 
-    A column that one silo takes for categories is read as such by all; markers of gaps are those of all silos together.
+    A column that is categorical at one silo is read as such by all; gap markers are those of all silos together.
 
     Raises:
         DataError: silos have samples or labels of different kinds, or no column in common.
@@ -53,17 +53,17 @@ def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[F
 def require_answered(
     survey: SurveySettings, question: FiguresQuestion, own: ColumnsReply, reply: FiguresReply, most: int
 ) -> None:
-    """Raise ProtocolError unless a reply is one that a silo makes, whose figures cannot spoil those of others.
+    """Raise ProtocolError unless a reply is well-formed, so that its statistics cannot corrupt the others'.
 
-    It says something of each column that was asked about, and of no other; of the labels that the silo has; in cells
-    that are neither too small nor too many.
+    It must cover exactly the columns asked for, and the labels that the silo has, in cells that are neither too small
+    nor too many.
 
     Args:
-        survey: what all agreed to.
-        question: that was asked.
-        own: what the silo has, as it said.
+        survey: the agreed settings.
+        question: the question.
+        own: the silo's columns, as it reported them.
         reply: its answer.
-        most: rows that a silo may have.
+        most: most rows that a silo may have.
     """
     numbers = {form.name for form in question.columns if form.kind != "category"}
     names = {form.name for form in question.columns} - numbers

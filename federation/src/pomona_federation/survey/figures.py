@@ -1,4 +1,4 @@
-"""Figures of columns that silos have told: moments, quantiles with their bounds, histograms, and distances."""
+"""Statistics of the silos' disclosed columns: moments, quantiles with bounds, histograms, and distances."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from pomona_federation.survey.replies import Names, Numbers
 
 @dataclass(frozen=True)
 class Moments:
-    """Number of values, their mean, and their deviation around it (with n below, as networks are given it)."""
+    """Number of values, their mean, and their standard deviation (divided by n, as in preprocessing)."""
 
     count: int
     mean: float
@@ -24,7 +24,7 @@ class Moments:
 class Quantile:
     """The value below which a share of all values lies; the exact one is above ``low`` and at most ``high``.
 
-    None where nothing was told that is as small, or as large.
+    None if no disclosed value is as small, or as large.
     """
 
     value: float
@@ -33,7 +33,7 @@ class Quantile:
 
 
 def pooled(columns: Iterable[Numbers]) -> Numbers:
-    """All silos' rows as one column; it may have more groups than one silo tells."""
+    """All silos' rows as one column, which may have more groups than a single silo discloses."""
     counts: Counter[float] = Counter()
     rest = 0
     for column in columns:
@@ -45,24 +45,24 @@ def pooled(columns: Iterable[Numbers]) -> Numbers:
 
 
 def pooled_names(columns: Iterable[Names]) -> Counter[str]:
-    """Rows of each category at all silos that told of it."""
+    """Rows of each category at all silos that disclosed it."""
     return sum((Counter(column.by_name) for column in columns), Counter())
 
 
 def moments(column: Numbers) -> Moments | None:
-    """Moments of a column, or of all silos' rows; None if nothing was told."""
+    """Moments of a column, or of all silos' rows; None if nothing was disclosed."""
     if not column.counts:
         return None
     x, n = np.array(column.values), np.array(column.counts, np.float64)
-    mean = float(x[0] + ((x - x[0]) * n).sum() / n.sum())  # around a value of its own: years do not cancel
+    mean = float(x[0] + ((x - x[0]) * n).sum() / n.sum())  # around one of its own values, so that years do not cancel
     return Moments(int(n.sum()), mean, sqrt(float((n * (x - mean) ** 2).sum() / n.sum())))
 
 
 def quantile(columns: Sequence[Numbers], share: float, least: int) -> Quantile | None:
-    """A quantile of all silos' values together; None if nothing was told.
+    """A quantile of all silos' values together; None if nothing was disclosed.
 
-    Its bounds hold for values of four digits: of each group it is known how many rows it has, and that half of them are
-    at most its middle; and of each silo, that less than ``least`` rows without a value may be counted in.
+    Its bounds hold for values of four digits: each group has a known number of rows, half of which are at most its
+    middle; and each silo may count fewer than ``least`` rows without a value among the rows.
     """
     told = [column for column in columns if column.counts]
     if not told:
@@ -77,7 +77,7 @@ def quantile(columns: Sequence[Numbers], share: float, least: int) -> Quantile |
 
 
 def _below(column: Numbers, at: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(3, n): rows that are not above each value: at least, by the middles, and at most."""
+    """(3, n): number of rows up to each value: at least, estimated by the middles, and at most."""
     counts = np.array([0, *column.counts, 0])
     k = np.searchsorted(column.values, at, side="right")
     told = np.cumsum(counts)[k]
@@ -85,13 +85,13 @@ def _below(column: Numbers, at: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def histogram(column: Numbers, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows between each two edges, the last one included."""
+    """Rows between consecutive edges, including the last edge."""
     rows, _ = np.histogram(np.array(column.values), edges, weights=np.array(column.counts, np.float64))
     return np.asarray(rows, np.float64)
 
 
 def nice_edges(columns: Sequence[Numbers], bins: int) -> NDArray[np.float64]:
-    """Edges of at most so many bins of round width (1, 2 or 5 times a power of ten) that hold all that was told."""
+    """Edges of at most ``bins`` bins of round width (1, 2 or 5 times a power of ten) over all disclosed values."""
     low = min(min(c.values) for c in columns if c.values)
     high = max(max(c.values) for c in columns if c.values)
     if low == high:
@@ -102,7 +102,7 @@ def nice_edges(columns: Sequence[Numbers], bins: int) -> NDArray[np.float64]:
 
 
 def distance(one: Numbers, all_: Numbers) -> float | None:
-    """How far a silo's numbers are from all silos': the largest difference of their shares below any value, 0 to 1."""
+    """Distance of a silo's numbers from all silos': the largest difference of their distribution functions, 0 to 1."""
     if not (one.counts and all_.counts):
         return None
     at = np.array(all_.values)
@@ -111,7 +111,7 @@ def distance(one: Numbers, all_: Numbers) -> float | None:
 
 
 def name_distance(one: Names, all_: Counter[str]) -> float | None:
-    """The same of categories: half the sum of the differences of their shares, 0 to 1."""
+    """Distance for categories: half the sum of the differences of their shares, 0 to 1."""
     if not one.counts:
         return None
     mine, theirs = one.by_name, all_.total()

@@ -1,13 +1,13 @@
-"""The one rule by which a silo's data become fit to be told: every cell holds no row, or at least ``least`` rows.
+"""The disclosure rule for a silo's data: every cell contains no row, or at least ``least`` rows.
 
-A column is made safe as a whole, before anything of it leaves, and only then told:
+A column is made safe as a whole, before anything of it leaves, and only then disclosed:
 
 - numbers are sorted and cut into groups of at least ``least`` rows, equal ones together; every row of a group then has
-  the group's middle value, to four digits. No smallest and no largest value is told.
+  the group's middle value, to four digits. The smallest and the largest value are never disclosed.
 - categories in fewer rows join those that are missing; if that makes too few, they join the most frequent category.
 
-Both are idempotent: data that are safe already stay as they are. So the safe column itself is data that would have got
-the same answer, and in it no cell, and no sum of cells, is between 1 and least - 1. Whoever reads the answer can
+Both are idempotent: data that are already safe stay as they are. So the safe column itself is data that would have got
+the same answer, and in it no cell, and no sum of cells, is between 1 and least - 1. A reader of the answer can
 therefore never conclude that there is such a cell, whatever is computed from it; that is the whole proof, and
 ``federation/tests/survey/test_least_count.py`` repeats it by trying all small tables.
 """
@@ -23,14 +23,15 @@ from pomona_federation.survey.replies import MOST_CELLS, Names, Numbers, rounded
 
 
 def group_size(rows: int, least: int, cells: int) -> int:
-    """Least rows of a group of numbers: at least the least count, and so many that there are at most ``cells``."""
+    """Smallest group of numbers, in rows: at least the least count, and large enough for at most ``cells`` groups."""
     return max(least, ceil(rows / cells))
 
 
 def safe_numbers(x: NDArray[np.floating], least: int, cells: int) -> Numbers:
-    """A column of numbers (n,), NaN where one is missing, as it may be told.
+    """A column of numbers (n,), NaN for missing values, in its safe form.
 
-    A few missing ones count as rows in the middle; a few known ones, and those too large to count with, as missing.
+    A few missing values count as rows in the middle; a few known ones, and values too large to compute with, as
+    missing.
 
     Args:
         x: the column; n is at least ``least``.
@@ -43,7 +44,7 @@ def safe_numbers(x: NDArray[np.floating], least: int, cells: int) -> Numbers:
     if len(known) < size:
         return Numbers(rest=len(x))
     past = np.cumsum(counts)
-    ends: list[int] = []  # rows up to the end of each group
+    ends: list[int] = []  # number of rows up to the end of each group
     for end in past.tolist():
         if end - (ends[-1] if ends else 0) >= size:
             ends.append(end)
@@ -58,7 +59,7 @@ def safe_numbers(x: NDArray[np.floating], least: int, cells: int) -> Numbers:
 
 
 def _rounded(known: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The different values to four digits, ascending, and how often each occurs."""
+    """The distinct values to four digits, ascending, and their counts."""
     raw, often = np.unique(known.astype(np.float64), return_counts=True)
     short = np.array([rounded(value) for value in raw.tolist()], np.float64)
     values, where = np.unique(short, return_inverse=True)
@@ -66,7 +67,7 @@ def _rounded(known: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def safe_names(counts: Mapping[str, int], missing: int, least: int) -> Names:
-    """A column of categories as it may be told.
+    """A column of categories in its safe form.
 
     Args:
         counts: rows of each category.
@@ -79,7 +80,7 @@ def safe_names(counts: Mapping[str, int], missing: int, least: int) -> Names:
 
 
 def safe_classes(counts: Mapping[str, int], least: int) -> Names:
-    """Labels as they may be told; every row has one, so that those of rare classes join the most frequent class."""
+    """Labels in their safe form; every row has one, so rows of rare classes join the most frequent class."""
     told = _frequent(counts, least) or {_largest(counts): 0} if any(map(tellable, counts)) else {}
     if not told:
         return Names(rest=sum(counts.values()))
@@ -87,14 +88,14 @@ def safe_classes(counts: Mapping[str, int], least: int) -> Names:
 
 
 def safe_share(holding: int, rows: int, least: int) -> int:
-    """How many of the rows hold something, as it may be told: neither they nor the others are few."""
+    """The number of rows that contain something, in its safe form: neither these nor the others are few."""
     if holding < least:
         return 0
     return rows if rows - holding < least else holding
 
 
 def _frequent(counts: Mapping[str, int], least: int) -> dict[str, int]:
-    """The categories in at least so many rows, at most as many as an answer holds, the most frequent first."""
+    """The categories in at least ``least`` rows, at most as many as an answer holds, the most frequent first."""
     enough = [(name, n) for name, n in counts.items() if n >= least and tellable(name)]
     return dict(sorted(enough, key=lambda item: (-item[1], item[0]))[:MOST_CELLS])
 

@@ -1,4 +1,4 @@
-"""Section task of the next study, from what a survey's silos told: no number of it is written by hand."""
+"""Section task of the next study, computed entirely from a survey's disclosures."""
 
 from math import sqrt
 from typing import Any
@@ -24,10 +24,11 @@ UNKNOWN = (0.0, 1.0)
 def task_of(result: SurveyResult) -> Tree:
     """The section, as ``[task]`` of an agreement; silos read their raw files by it.
 
-    A table's gaps are filled with medians or the most frequent category wherever they may be: few are not told.
+    A table's gaps are always filled, with medians or the most frequent category, since a few gaps are not disclosed.
 
     Raises:
-        DataError: too little was told: of a table no column, of labels fewer than two classes, of times no event.
+        DataError: too little was disclosed: no column of a table, fewer than two classes of labels, no event of
+            survival times.
     """
     one = result.one
     task: dict[str, Any] = {"kind": one.kind, "dtype": one.dtype, "targets": one.targets, **_targets(result)}
@@ -45,7 +46,7 @@ def task_of(result: SurveyResult) -> Tree:
 
 
 def _targets(result: SurveyResult) -> Tree:
-    """Classes, or what a network's outputs are otherwise."""
+    """The classes, or else the meaning of a network's outputs."""
     kind, told = result.one.targets, result.targets()
     if kind in {"classes", "segmentation"}:
         if len(result.classes) < 2:
@@ -84,18 +85,18 @@ def _table(result: SurveyResult) -> Tree:
 
 
 def _number(result: SurveyResult, form: ColumnForm) -> tuple[TableColumn, list[Moment]]:
-    """A column of numbers or dates: gaps become its median, with a feature that flags them where some were told."""
+    """A column of numbers or dates: gaps become its median, with a feature that flags them if some were disclosed."""
     told = [*result.numbers(form.name).values()]
     all_, middle = pooled(told), quantile(told, 0.5, 1)
     fill = middle.value if middle else 0.0
     column = TableColumn(name=form.name, kind=form.kind, missing=form.missing, fill=fill, flagged=all_.rest > 0)
-    gaps = Numbers.model_construct(values=(fill,), counts=(all_.rest,), rest=0)  # a sum, which no silo's bounds hold
+    gaps = Numbers.model_construct(values=(fill,), counts=(all_.rest,), rest=0)  # a sum, outside any silo's bounds
     filled = pooled([all_, gaps]) if all_.rest else all_
     return column, [_moments(filled) if middle else UNKNOWN, *_flag(all_.rest, all_.rows)]
 
 
 def _category(result: SurveyResult, form: ColumnForm) -> tuple[TableColumn, list[Moment]]:
-    """A column of categories: a feature for each that is frequent enough in all silos' rows."""
+    """A column of categories: one feature per category that is frequent enough in all silos' rows."""
     told = result.names(form.name).values()
     counts, rest = pooled_names(told), sum(column.rest for column in told)
     rows = counts.total() + rest
@@ -118,7 +119,7 @@ def _share(n: int, rows: int) -> Moment:
 
 
 def _moments(column: Numbers) -> Moment:
-    """Mean and deviation; a deviation within rounding is 1, so that such a feature becomes 0."""
+    """Mean and standard deviation; a deviation within rounding becomes 1, so that such a feature becomes 0."""
     found = moments(column)
     if not found:
         return UNKNOWN
@@ -127,6 +128,6 @@ def _moments(column: Numbers) -> Moment:
 
 
 def _channel(result: SurveyResult, k: int) -> Moment:
-    """Mean and deviation of the pixels of a channel, by the means over images of pixels and of their squares."""
+    """Mean and standard deviation of a channel's pixels, from the means over images of pixels and of their squares."""
     mean, square = (_moments(pooled(result.numbers(channel(k, what)).values()))[0] for what in ("mean", "square"))
     return mean, sqrt(max(square - mean**2, 0.0)) or 1.0

@@ -1,13 +1,13 @@
-"""A survey with noise: counts of agreed cells, differentially private, in place of the rows themselves.
+"""A survey with noise: differentially private counts of agreed cells, in place of the rows themselves.
 
-The cells of every column are agreed before anybody looks at data, so that they tell nothing: bins of numbers, names of
-categories and of classes. Of each column that was agreed on, a silo counts its rows in each cell and adds noise; all
-that it tells is computed from these counts and from its number of rows, which every study tells.
+The cells of every column are agreed before anyone looks at data, so they reveal nothing: bins of numbers, names of
+categories and of classes. For each agreed column, a silo counts its rows in each cell and adds noise; everything it
+discloses is computed from these counts and from its number of rows, which every study discloses.
 
-Two sets of training rows are neighbours if one row differs; which rows are put aside for testing is taken as given, as
-in private training. The row leaves one cell of a column and enters another, so the counts of a column change by 2 in
-all, and those of K columns by 2 K. Two-sided geometric noise on each count (Ghosh, Roughgarden and Sundararajan, SIAM
-Journal on Computing 2012),
+Two sets of training rows are neighbours if one row differs; the choice of test rows is taken as given, as in private
+training. The row leaves one cell of a column and enters another, so the counts of a column change by 2 in all, and
+those of K columns by 2 K. Two-sided geometric noise on each count (Ghosh, Roughgarden and Sundararajan, SIAM Journal on
+Computing 2012),
 
     P(Z = z) = (1 - a) / (1 + a) a^|z|,   a = exp(-epsilon / (2 K)),
 
@@ -27,7 +27,7 @@ from pomona_federation.survey.raw_data import RawData
 from pomona_federation.survey.replies import ColumnsReply
 from pomona_federation.survey.settings import Noise
 
-UNNAMED = ""  # the class of labels that are not among the agreed ones; no class that could be told has this name
+UNNAMED = ""  # the class of labels that are not agreed; no disclosable class has this name
 
 
 def geometric(size: int, a: float, generator: np.random.Generator) -> NDArray[np.int64]:
@@ -38,9 +38,9 @@ def geometric(size: int, a: float, generator: np.random.Generator) -> NDArray[np
 
 
 def apportioned(noisy: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """Counts (n,) made to whole numbers from 0 that sum to so many rows, in proportion, by largest remainders.
+    """Noisy counts (n,) as non-negative integers that sum to ``rows``, in proportion, by largest remainders.
 
-    The last cell takes all rows where no count is above 0.
+    The last cell gets all rows if no count is above 0.
     """
     above = np.maximum(noisy, 0)
     if not (total := int(above.sum())):
@@ -54,7 +54,7 @@ def apportioned(noisy: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class NoisyData:
-    """A silo's training rows as far as noisy counts tell of them; it answers as ``RawData`` does.
+    """A silo's training rows as far as noisy counts describe them, with the interface of ``RawData``.
 
     Attributes:
         raw: the rows themselves.
@@ -68,7 +68,7 @@ class NoisyData:
 
     @property
     def dataset(self) -> Dataset:
-        """The data set; of its values only targets' kind and names may be told."""
+        """The data set; of its values only the targets' kind and names may be disclosed."""
         return self.raw.dataset
 
     @property
@@ -77,35 +77,35 @@ class NoisyData:
         return self.raw.rows
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A column (n,) of which each value is the middle of its bin, NaN where there is none."""
+        """A column (n,) in which each value is the middle of its bin, NaN for missing ones."""
         return self._binned(self.raw.numbers(name), name)
 
     def categories(self, name: str) -> tuple[dict[str, int], int]:
-        """Rows of each agreed category of a column, and rows without one of these."""
+        """Rows of each agreed category of a column, and rows of none of them."""
         return self._named(*self.raw.categories(name), self.noise.categories[name])
 
     def classes(self) -> dict[str, int]:
-        """Rows of each agreed class, and of others; all are of others where no classes were agreed."""
+        """Rows of each agreed class, and of others; all count as others if no classes were agreed."""
         if not self.noise.classes:
             return {UNNAMED: len(self.rows)}
         told, others = self._named(self.raw.classes(), 0, self.noise.classes)
         return {**told, UNNAMED: others}
 
     def targets(self) -> dict[str, NDArray[np.float64]]:
-        """Other targets (n,) by name; all NaN of one whose bins were not agreed."""
+        """Other targets (n,) by name; all NaN for a target without agreed bins."""
         return {
             name: self._binned(x, name) if name in self.noise.edges else np.full(len(x), np.nan)
             for name, x in self.raw.targets().items()
         }
 
     def words(self) -> dict[str, int]:
-        """None: which words there are cannot be agreed without telling some."""
+        """Empty: a list of words cannot be agreed without disclosing some."""
         return {}
 
     def _binned(self, x: NDArray[np.float64], name: str) -> NDArray[np.float64]:
         edges, middles = self.noise.edges[name], self.noise.middles(name)
         known = x[np.abs(x) <= LARGEST]
-        # Bins hold their lower edge; what lies outside all of them counts in the first or the last.
+        # Bins include their lower edge; values outside all bins count in the first or the last.
         cells = np.clip(np.searchsorted(edges, known, side="right") - 1, 0, len(middles) - 1)
         counts = np.append(np.bincount(cells, minlength=len(middles)), len(x) - len(known))
         return np.repeat([*middles, np.nan], self._noisy(counts))
@@ -121,9 +121,10 @@ class NoisyData:
 
 
 def agreed_columns(found: ColumnsReply, noise: Noise) -> ColumnsReply:
-    """What a silo has, with the columns alone whose cells were agreed; bins are no use to it for its categories.
+    """The silo's columns, reduced to those with agreed cells; bins are useless for its categories.
 
-    Bins that a target's name has are the target's: a column called alike would be told by the same part of epsilon.
+    Bins under a target's name are the target's: a column with the same name would be disclosed by the same part of
+    epsilon.
     """
     forms = [
         form.model_copy(update={"kind": "category"}) if form.name in noise.categories else form

@@ -1,4 +1,4 @@
-"""The page of a survey, the same as Markdown, and the next study's section task, written beside its result."""
+"""A survey's page, also as Markdown, and the next study's section task, written beside its result."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from pomona_federation.survey.tables import tables
 
 PAGE, TEXT, RESULT, TASK = "survey.html", "survey.md", "survey.json", "task.toml"
 BINS = 20
-WIDTH, HEIGHT = 200.0, 60.0  # of a small histogram
+WIDTH, HEIGHT = 200.0, 60.0  # size of a small histogram
 
 
 def write(result: SurveyResult, out: Path) -> Path:
-    """Write ``survey.html``, ``.md``, ``.json`` and, where enough was told, ``task.toml``; return the page's path.
+    """Write ``survey.html``, ``.md``, ``.json`` and, if enough was disclosed, ``task.toml``; return the page's path.
 
-    Raises StorageError where ``out`` cannot be written.
+    Raises StorageError if ``out`` cannot be written.
     """
     try:
         task, lacking = tomli_w.dumps({"task": task_of(result)}), ""
@@ -35,7 +35,7 @@ def write(result: SurveyResult, out: Path) -> Path:
 
 
 def opening(result: SurveyResult, lacking: str = "") -> list[str]:
-    """What the page is about, and what to be careful of."""
+    """The page's subject and its caveats."""
     least = result.survey.least
     said = [
         f"{result.rows} training rows of {len(result.silos)} silos, {len(result.forms)} columns.",
@@ -72,7 +72,7 @@ def _html(result: SurveyResult, made: list[Table], told: list[str], task: str) -
 
 
 def _pictures(result: SurveyResult) -> list[dict[str, object]]:
-    """For each column of numbers: a histogram of all silos' rows on bins that all silos share."""
+    """For each column of numbers: a histogram of all silos' rows with bins shared by all silos."""
     drawn = []
     for form in result.forms:
         all_ = pooled(result.numbers(form.name).values())

@@ -1,4 +1,4 @@
-"""A silo's training rows as columns, before any preprocessing: cells of a table, sums of images and texts."""
+"""A silo's training rows as columns, before any preprocessing: cells of a table, summaries of images and texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ AT_ONCE = 256  # images
 
 @dataclass(frozen=True)
 class RawData:
-    """A data set of which only the training rows are looked at.
+    """The training rows of a data set.
 
     Attributes:
         dataset: as read, with the raw cells of a table.
@@ -37,7 +37,7 @@ class RawData:
 
     @cached_property
     def _table(self) -> RawTable:
-        """All that can be asked about as the columns of a table of the training rows."""
+        """Everything that can be surveyed, as columns of a table of the training rows."""
         found = self.dataset
         if found.raw:
             return found.raw.rows(self.rows)
@@ -49,7 +49,7 @@ class RawData:
         return _numbers(*_intensities(found.x, self.rows))
 
     def described(self) -> ColumnsReply:
-        """What there is, without any value of it."""
+        """Description of the data, without any of its values."""
         found, table = self.dataset, self._table
         forms = [
             ColumnForm(name=c.name, kind=c.kind, missing=tuple(m for m in c.missing if tellable(m)))
@@ -70,7 +70,7 @@ class RawData:
         )
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A column of numbers or days (n,), NaN where there is none."""
+        """A column of numbers or days (n,), NaN for missing values."""
         return self._table.x[:, self._place(name)].astype(np.float64)
 
     def categories(self, name: str) -> tuple[dict[str, int], int]:
@@ -91,7 +91,7 @@ class RawData:
         return {name: int(n) for name, n in zip(self.dataset.classes, counts, strict=True) if n}
 
     def targets(self) -> dict[str, NDArray[np.float64]]:
-        """Other targets (n,) by name; of survival the times of events alone, NaN where none was seen."""
+        """Other targets (n,) by name; for survival only the times of events, NaN if none was observed."""
         y, found = self._y.astype(np.float64), self.dataset
         if found.targets == "survival":
             return {found.labels[0] if found.labels else "time": np.where(y[:, 1] > 0, y[:, 0], np.nan)}
@@ -106,7 +106,7 @@ class RawData:
         return self.dataset.y[self.rows]
 
     def words(self) -> dict[Word, int]:
-        """The words of texts, and in how many each is."""
+        """The words of texts, and the number of texts with each."""
         found = self.dataset
         counts = np.zeros(max(found.vocabulary, FIRST), np.int64)
         for row in self.rows if found.words else ():
@@ -120,7 +120,7 @@ def read_raw(settings: DataSettings, seed: int, forms: Sequence[ColumnForm] = ()
     Args:
         settings: the silo's own section data.
         seed: of the survey.
-        forms: how the columns of a table are read; as the data say, where there are none.
+        forms: how the columns of a table are read; inferred from the data if empty.
 
     Raises:
         ConfigError: settings that do not fit the data.
@@ -135,7 +135,7 @@ def read_raw(settings: DataSettings, seed: int, forms: Sequence[ColumnForm] = ()
 
 
 def _lenient(settings: DataSettings) -> Mapping[str, object]:
-    """Gaps and categories are no faults of data that nobody has decided about yet."""
+    """Settings under which gaps and categories are not errors, as their treatment is still undecided."""
     categories = "encode" if settings.categories == "refuse" else settings.categories
     return {"missing": "median", "categories": categories, "category_limit": MOST_CATEGORIES, "fit": "pooled"}
 
@@ -153,12 +153,12 @@ def _numbers(names: Sequence[str], x: NDArray[np.float64]) -> RawTable:
 
 
 def channel(number: int, what: str) -> str:
-    """Name of the column that sums up a channel of images: its ``mean``, or the mean of its ``square``."""
+    """Name of a column that summarises a channel of images: its ``mean``, or the mean of its ``square``."""
     return f"channel {number} {what}"
 
 
 def _intensities(x: NDArray[np.generic], rows: NDArray[np.int64]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Of each image (n, 2 C): mean and mean square of each channel."""
+    """For each image (n, 2 C): mean and mean square of each channel."""
     channels, made = x.shape[-1], np.empty((len(rows), 2 * x.shape[-1]))
     for start, part in blocks(rows, AT_ONCE):
         values = np.asarray(x[part], np.float64).reshape(len(part), -1, channels)

@@ -1,7 +1,7 @@
-"""What silos and the server tell each other in a survey: bounded types, read at the door.
+"""Messages between silos and the server in a survey: bounded types, validated on receipt.
 
-First a silo names its columns (``ColumnsReply``); the server says how each is to be read (``FiguresQuestion``); then
-the silo tells each column in its safe form (``FiguresReply``). No other question can be asked.
+First a silo names its columns (``ColumnsReply``); the server defines how each is to be read (``FiguresQuestion``); then
+the silo discloses each column in its safe form (``FiguresReply``). No other question can be asked.
 """
 
 from itertools import pairwise
@@ -14,7 +14,7 @@ from pomona.core.settings import Settings
 from pomona.core.targets import Targets
 from pomona.data.dataset import Kind, SampleType
 
-MOST_COLUMNS = 2000  # of a table that is surveyed
+MOST_COLUMNS = 2000  # most columns of a surveyed table
 MOST_CELLS = 1000  # of one column
 MOST_WORDS = 10**5
 LONGEST = 200  # characters of a name
@@ -24,12 +24,12 @@ TINY = 1e-30
 
 
 def rounded(value: float) -> float:
-    """A number as it may be told: four digits, and 0 where it is as good as nothing."""
+    """A number in its disclosed form: four digits, and 0 if negligible."""
     return float(f"{value:.{DIGITS}g}") if abs(value) >= TINY else 0.0
 
 
 def tellable(name: str) -> bool:
-    """Whether a category, a class or a column has a name that can be told: one line, not too long."""
+    """Whether the name of a category, class or column can be disclosed: one line, not too long."""
     return 0 < len(name) <= LONGEST and plain(name, LONGEST) == name
 
 
@@ -47,7 +47,7 @@ Cells = Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Field(max_length=MO
 
 
 class SafeColumn(Settings):
-    """Rows of each cell of a column, and the rest: those in which it says nothing that could be told."""
+    """Rows of each cell of a column, and the rest: those without a disclosable value."""
 
     counts: Cells = ()
     rest: Count = 0
@@ -62,9 +62,9 @@ class Numbers(SafeColumn):
     """A column of numbers in its safe form: groups of rows in ascending order, by middle value and number of rows.
 
     Attributes:
-        values: the middle value of each group, all different; days since 2000-01-01 of dates.
+        values: the middle value of each group, all different; days since 2000-01-01 for dates.
         counts: rows of each group.
-        rest: rows in which a number is missing.
+        rest: rows with a missing number.
     """
 
     values: tuple[Finite, ...] = Field((), max_length=MOST_CELLS)
@@ -84,7 +84,7 @@ class Names(SafeColumn):
     Attributes:
         names: of the categories that are frequent enough, ascending.
         counts: rows of each.
-        rest: rows in which it is missing, or rare.
+        rest: rows with a missing or rare category.
     """
 
     names: tuple[ToldName, ...] = Field((), max_length=MOST_CELLS)
@@ -99,12 +99,12 @@ class Names(SafeColumn):
 
     @property
     def by_name(self) -> dict[str, int]:
-        """Rows of each category that was told."""
+        """Rows of each disclosed category."""
         return dict(zip(self.names, self.counts, strict=True))
 
 
 class ColumnForm(Settings):
-    """How a column is read: its name, its kind, and which cells stand for a gap beside those that always do."""
+    """How a column is read: its name, its kind, and the cells that mark a gap in addition to the usual ones."""
 
     name: ToldName
     kind: ColumnKind
@@ -115,19 +115,19 @@ Forms = Annotated[tuple[ColumnForm, ...], Field(max_length=MOST_COLUMNS)]
 
 
 class ColumnsReply(Settings):
-    """What a silo has, without any value of it.
+    """A silo's data, without any of their values.
 
     Attributes:
         rows: its training rows.
         kind: of its samples.
         shape: of one sample as read; () for tables, whose columns decide.
         dtype: of samples as read.
-        targets: what its labels are.
+        targets: kind of its labels.
         labels: names of several targets, and of time and event.
-        classes: names of classes as the silo's own settings give them, in the order of their numbers; () if the data
-            alone name them.
-        columns: that can be asked about; of images the mean and mean square of each channel, of texts their length.
-        layout: all columns of a file without a line of names, in order.
+        classes: names of classes from the silo's own settings, in the order of their numbers; () if only the data name
+            them.
+        columns: that can be surveyed; for images the mean and mean square of each channel, for texts their length.
+        layout: all columns of a file without a header, in order.
     """
 
     rows: Count
@@ -149,22 +149,22 @@ class ColumnsReply(Settings):
 
 
 class FiguresQuestion(Settings):
-    """The columns that all silos have, and how each of them is to read them."""
+    """The columns that all silos have, and how to read each of them."""
 
     columns: Forms
 
 
 class FiguresReply(Settings):
-    """A silo's columns in their safe form; each holds as many rows as the silo has.
+    """A silo's columns in their safe form; each covers all rows of the silo.
 
     Attributes:
         rows: its training rows.
         numbers, names: of each column, by its name.
-        classes: its labels, where targets are classes.
-        targets: other targets, by name: numbers, flags, of masks whether a class occurs; of survival the times at
-            which an event was seen, which are missing where none was.
-        words: of texts, the words in enough of them, and in how many each is.
-        untold: columns that it does not tell, and why not.
+        classes: its labels, if targets are classes.
+        targets: other targets, by name: numbers, flags, for masks whether a class occurs; for survival the times of
+            observed events, missing if none was observed.
+        words: for texts, the words in enough of them, and the number of texts with each.
+        untold: undisclosed columns, and why.
     """
 
     rows: Count

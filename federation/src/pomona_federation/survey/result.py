@@ -1,4 +1,4 @@
-"""The result of a survey: what the silos told, kept as one file, from which page and task are made."""
+"""The result of a survey: the silos' disclosures, kept as one file, from which page and task are made."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -21,7 +21,7 @@ from pomona_federation.survey.settings import SurveySettings
 
 
 class SiloTold(Settings):
-    """All that one silo told."""
+    """Everything that one silo disclosed."""
 
     columns: ColumnsReply
     figures: FiguresReply
@@ -31,11 +31,11 @@ class SurveyResult(Settings):
     """A finished survey.
 
     Attributes:
-        survey: what was asked.
+        survey: its settings.
         question: how the columns were read.
-        silos: what each told, by name, in order.
-        absent: silos that told nothing, and why.
-        notes: what was odd, a line each.
+        silos: the disclosures of each, by name, in order.
+        absent: silos that disclosed nothing, and why.
+        notes: remarks, one line each.
     """
 
     survey: SurveySettings
@@ -46,7 +46,7 @@ class SurveyResult(Settings):
 
     @property
     def one(self) -> ColumnsReply:
-        """What all silos have alike: the form of samples and targets."""
+        """The common form of samples and targets at all silos."""
         return next(iter(self.silos.values())).columns
 
     @property
@@ -56,28 +56,28 @@ class SurveyResult(Settings):
 
     @property
     def forms(self) -> Sequence[ColumnForm]:
-        """The columns that were asked about."""
+        """The surveyed columns."""
         return self.question.columns
 
     def numbers(self, column: str) -> dict[str, Numbers]:
-        """A column of numbers by silo, of those that told it."""
+        """A column of numbers by silo, for the silos that disclosed it."""
         found = {name: told.figures.numbers.get(column) for name, told in self.silos.items()}
         return {name: own for name, own in found.items() if own}
 
     def names(self, column: str) -> dict[str, Names]:
-        """A column of categories by silo, of those that told it."""
+        """A column of categories by silo, for the silos that disclosed it."""
         found = {name: told.figures.names.get(column) for name, told in self.silos.items()}
         return {name: own for name, own in found.items() if own}
 
     def targets(self) -> dict[str, dict[str, Numbers]]:
-        """Targets that are no classes: by target and silo."""
+        """Targets other than classes, by target and silo."""
         keys = dict.fromkeys(key for told in self.silos.values() for key in told.figures.targets)
         by_silo = {name: told.figures.targets for name, told in self.silos.items()}
         return {key: {name: own[key] for name, own in by_silo.items() if key in own} for key in keys}
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes: as silos' settings give them, else those told, in order."""
+        """Names of the classes: from the silos' settings, else those disclosed, in order."""
         given = {told.columns.classes for told in self.silos.values()}
         if len(given) == 1 and (known := next(iter(given))):
             return known
@@ -86,7 +86,7 @@ class SurveyResult(Settings):
         return in_order(name for told in self.silos.values() for name in (told.figures.classes or Names()).names)
 
     def words(self) -> Mapping[str, int]:
-        """Words and in how many texts of all silos they are."""
+        """Words, and the number of texts of all silos with each."""
         counts: dict[str, int] = {}
         for told in self.silos.values():
             for word, n in told.figures.words.items():

@@ -1,4 +1,4 @@
-"""Settings of a survey: what is asked, and how few rows are never told of. All silos consent to them."""
+"""Settings of a survey: what is asked, and the smallest number of rows disclosed. All silos consent to them."""
 
 from itertools import pairwise
 from typing import Annotated, Self
@@ -17,7 +17,7 @@ CellNames = Annotated[tuple[ToldName, ...], Field(min_length=1, max_length=MOST_
 
 
 class Noise(Settings):
-    """What makes a survey differentially private: epsilon, and the cells of every column that is told."""
+    """Settings of a differentially private survey: epsilon, and the cells of every disclosed column."""
 
     epsilon: float = Field(gt=0, le=100, description="privacy loss of the whole survey, for each silo's data")
     edges: dict[ToldName, Edges] = Field(
@@ -59,7 +59,7 @@ class Noise(Settings):
 
 
 class SurveySettings(Settings):
-    """What a survey asks of every silo."""
+    """The questions of a survey to every silo."""
 
     least: int = Field(
         10, ge=3, le=10**6, description="least count: nothing about fewer rows is reported, not by a difference either"

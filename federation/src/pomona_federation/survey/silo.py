@@ -1,4 +1,4 @@
-"""A silo's side of a survey: two pure functions from its data and a question to a reply, and what it remembers."""
+"""A silo's side of a survey: two pure functions from data and a question to a reply, and a record of disclosures."""
 
 import secrets
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ CHANGED = "the data have other rows than in an earlier survey, and what is new i
 
 
 def columns(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
-    """What the silo has, without any value of it.
+    """The silo's columns, without any of their values.
 
     Raises DataError for fewer rows than the least count, or ConfigError and DataError as a reader does.
     """
@@ -49,22 +49,22 @@ def figures(
     told: FiguresReply | None = None,
     generator: np.random.Generator | None = None,
 ) -> tuple[FiguresReply, FiguresReply]:
-    """The columns asked about, in their safe form.
+    """The requested columns, in their safe form.
 
-    What was told once is told again as it was, whatever the data are now; a larger least count coarsens it.
+    A disclosed column is repeated unchanged, whatever the data are now; a larger least count coarsens it.
 
     Args:
-        survey: what all agreed to.
-        question: from the server; nothing of it is believed.
+        survey: the agreed settings.
+        question: from the server; nothing in it is trusted.
         data: the silo's own section data.
-        told: all that the silo has told in earlier surveys.
-        generator: of the noise, where the survey has some: from a secret, and used once. A new one by default.
+        told: everything that the silo disclosed in earlier surveys.
+        generator: of the noise, if the survey has some: from a secret, and used once. A new one by default.
 
     Returns:
-        The reply, and all that the silo has told now; that is to be kept before the reply is sent.
+        The reply, and everything that the silo has disclosed now, to be stored before the reply is sent.
 
     Raises:
-        ProtocolError: a question about columns that were not offered, or not so.
+        ProtocolError: the question names columns that were not offered, or in another form.
         DataError, ConfigError: as ``columns``.
     """
     found = _described(survey, data)
@@ -88,7 +88,7 @@ def figures(
 
 
 def secret_generator() -> np.random.Generator:
-    """A generator of noise that nobody can repeat."""
+    """An unpredictable noise generator that cannot be reproduced."""
     return np.random.Generator(np.random.Philox(secrets.randbits(128)))
 
 
@@ -99,10 +99,10 @@ def _enough(raw: RawData, survey: SurveySettings) -> RawData:
 
 
 def _readable(own: ColumnForm, asked: ColumnForm) -> ColumnForm:
-    """How a column that is asked about is read: as this silo reads it itself, or as categories, as any cell can be.
+    """How a requested column is read: as this silo reads it itself, or as categories, which any cell can be.
 
-    A column that cannot be read fails the answer. Were a server free to have names read as numbers, with gap markers
-    of its choice, each failure would say that some cell, of one row perhaps, is none of these. Raises ProtocolError.
+    A column that cannot be read fails the answer. If a server could have names read as numbers, with gap markers of its
+    choice, each failure would reveal that some cell, perhaps of one row, is none of these. Raises ProtocolError.
     """
     if asked.kind not in {own.kind, "category"}:
         raise ProtocolError(f"the server asks about column {own.name} as {asked.kind}, it was offered as {own.kind}")
@@ -112,7 +112,7 @@ def _readable(own: ColumnForm, asked: ColumnForm) -> ColumnForm:
 def _columns(
     survey: SurveySettings, question: FiguresQuestion, before: FiguresReply, fresh: RawData | NoisyData | None
 ) -> Mapping[str, Any]:
-    """The columns asked about: as told before, else of the data; and those that would be told by a difference."""
+    """The requested columns: as disclosed before, else from the data; and those that a difference would disclose."""
     numbers: dict[str, Numbers] = {}
     names: dict[str, Names] = {}
     untold: dict[str, str] = {}
@@ -135,18 +135,18 @@ def _columns(
 
 
 def coarser_names(column: Names, survey: SurveySettings) -> Names:
-    """A column that was told, with a survey's own least count where that is larger."""
+    """A disclosed column under a survey's own least count, if that is larger."""
     return safe_names(column.by_name, column.rest, survey.least)
 
 
 def coarser_numbers(column: Numbers, survey: SurveySettings) -> Numbers:
-    """A column that was told, with a survey's own least count and number of groups where these are coarser."""
+    """A disclosed column under a survey's own least count and number of groups, if these are coarser."""
     x = np.repeat([*column.values, np.nan], [*column.counts, column.rest])
     return safe_numbers(x, survey.least, survey.cells)
 
 
 def _targets(survey: SurveySettings, before: FiguresReply, fresh: RawData | NoisyData | None) -> Mapping[str, Any]:
-    """Labels, other targets and words: as told before, else of the data."""
+    """Labels, other targets and words: as disclosed before, else from the data."""
     if before.classes or before.targets:
         words = {word: safe_share(n, before.rows, survey.least) for word, n in before.words.items()}
         return {
@@ -164,13 +164,13 @@ def _targets(survey: SurveySettings, before: FiguresReply, fresh: RawData | Nois
 
 
 def _most(words: Mapping[str, int], most: int) -> dict[str, int]:
-    """The most frequent words that may be told."""
+    """The most frequent words that may be disclosed."""
     enough = [(word, n) for word, n in words.items() if n]
     return dict(sorted(enough, key=lambda item: (-item[1], item[0]))[:most])
 
 
 def _together(before: FiguresReply, reply: FiguresReply) -> FiguresReply:
-    """All that was told, each column as it was told first."""
+    """Everything disclosed, each column as it was disclosed first."""
     return FiguresReply(
         rows=before.rows,
         numbers={**reply.numbers, **before.numbers},

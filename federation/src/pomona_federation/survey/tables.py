@@ -1,4 +1,4 @@
-"""A survey's tables: labels and columns, of all silos and of each, and how far silos are from one another."""
+"""A survey's tables: labels and columns, of all silos and of each, and the distances between silos."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
@@ -11,19 +11,19 @@ from pomona_federation.survey.figures import Quantile, distance, moments, name_d
 from pomona_federation.survey.replies import Names, Numbers
 from pomona_federation.survey.result import SurveyResult
 
-WORDS = 50  # that a page shows
-MOST = 200  # lines of a table of categories
+WORDS = 50  # most rows that a page shows
+MOST = 200  # most lines of a table of categories
 ALL = "all"
 
 
 def tables(result: SurveyResult) -> list[Table]:
-    """All tables that have something to say."""
+    """All tables that are not empty."""
     made = (silos, classes, targets, columns, means, missing, categories, distances, words)
     return [table for make in made if (table := make(result))]
 
 
 def silos(result: SurveyResult) -> Table:
-    """Who answered, with how many rows."""
+    """The silos that answered, with their numbers of rows."""
     told = result.silos.items()
     rows = [[name, _count(own.figures.rows), _untold(own.figures.untold) or "answered"] for name, own in told]
     rows += [[name, NOTHING, f"absent: {why}"] for name, why in result.absent.items()]
@@ -36,7 +36,7 @@ def _untold(why: Mapping[str, str]) -> str:
 
 
 def classes(result: SurveyResult) -> Table | None:
-    """Rows of each class at each silo, and the label skew; none where no silo told a class."""
+    """Rows of each class at each silo, and the label skew; None if no silo disclosed a class."""
     if result.one.targets != "classes" or not result.classes:
         return None
     told = {name: (own.figures.classes or Names()).by_name for name, own in result.silos.items()}
@@ -58,7 +58,7 @@ def classes(result: SurveyResult) -> Table | None:
 
 
 def _skew(spread: float, apart: float) -> list[str]:
-    """Of a silo that told no class there is none."""
+    """Notes on the label skew; none for silos that disclosed no class."""
     return [NOTHING if isnan(value) else f"{value:.2f}" for value in (spread, apart)]
 
 
@@ -122,7 +122,7 @@ def means(result: SurveyResult) -> Table | None:
 
 
 def missing(result: SurveyResult) -> Table | None:
-    """Rows in which a column has no value that could be told."""
+    """Rows without a disclosable value in a column."""
 
     def cell(column: str, silo: str) -> str:
         own = (result.numbers(column) | result.names(column)).get(silo)
@@ -152,7 +152,7 @@ def categories(result: SurveyResult) -> Table | None:
 
 
 def distances(result: SurveyResult) -> Table | None:
-    """Feature shift: how far each silo's values of a column are from all silos' values."""
+    """Feature shift: distance of each silo's values of a column from all silos' values."""
 
     def cell(column: str, silo: str) -> str:
         numbers, names = result.numbers(column), result.names(column)
@@ -170,7 +170,7 @@ def distances(result: SurveyResult) -> Table | None:
 
 
 def words(result: SurveyResult) -> Table | None:
-    """The words that are in most texts."""
+    """The words that occur in most texts."""
     told = result.words()
     first = sorted(told, key=lambda word: (-told[word], word))[:WORDS]
     rows = [[word, _count(told[word]), f"{told[word] / result.rows:.1%}"] for word in first]

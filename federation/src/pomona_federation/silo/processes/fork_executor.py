@@ -136,9 +136,9 @@ def _serve(spec: Any, require: Callable[[Any, Any], None], parent: int, bell: in
 
 
 def await_runtime(port: int, pid: int) -> None:
-    """Wait until a process listens on a port of loopback.
+    """Wait until this process listens on a port of loopback.
 
-    Where another account of the machine had taken the port first, its messages would be done in place of the server's.
+    If another account of the machine had taken the port first, its messages would be handled in place of the server's.
     """
     while not listens(port, pid):
         time.sleep(0.1)
@@ -154,7 +154,7 @@ def listens(port: int, pid: int) -> bool:
 
 
 def preload() -> None:
-    """Import what messages need, and keep PyTorch to one thread, as each message does."""
+    """Import the modules that messages need, and limit PyTorch to one thread, as each message does."""
     from importlib import import_module
 
     for name in MODULES:
@@ -173,14 +173,14 @@ def main() -> None:
     from pomona_federation.silo.data import kept_data
 
     gc.collect()
-    gc.freeze()  # what is shared with the children stays shared: no collection writes into it
+    gc.freeze()  # keep memory shared with the children: garbage collection would write into it
     keeper = None if FORGETFUL in sys.argv[4:] else kept_data.DataKeeper(kit)
     kept_data.use(keeper)
     own_kit.use(kit)
 
     def read() -> None:
         if keeper and keeper.refresh():
-            if obstacle():  # a reader has left a thread: from now on without
+            if obstacle():  # a reader has left a thread: continue without it
                 os.execv(sys.executable, command(port, kit, app, FORGETFUL))  # noqa: S606 - this very program
             gc.collect()
             gc.freeze()

@@ -1,7 +1,7 @@
-"""The one app that a silo runs: that of its kit's SHA-256, under the id and the version which that app itself bears.
+"""The only app that a silo runs: the one with the SHA-256 in its kit, under its own id and version.
 
-Flower looks an app up by the id, the version and the hash that a run names. They are the server's words, and parts of a
-path: another version could name a folder that some other app lies in.
+Flower looks an app up by the id, version and hash that a run names. They come from the server and become parts of a
+path: another version could name the folder of another app.
 """
 
 import hashlib
@@ -15,18 +15,18 @@ REFUSAL = "refused: the server's app is not the one that this silo agreed to run
 
 
 def require_hash(found: str, expected: str) -> None:
-    """Raise ProtocolError for another SHA-256, in hex, than the kit's."""
+    """Raise ProtocolError unless a SHA-256 in hex is the kit's."""
     if found != expected:
         raise ProtocolError(f"{REFUSAL} (SHA-256 {plain(found)[:12]}, expected {expected[:12]})")
 
 
 def require_pinned(expected: str, run: Any, fab: Any) -> None:
-    """Raise ProtocolError unless this is the pinned app, and the run names it as it names itself.
+    """Raise ProtocolError unless this is the pinned app, and the run uses the app's own id and version.
 
     Args:
         expected: SHA-256 in hex of the app.
         run: Flower's record of a run.
-        fab: Flower's bundle of an app, with the hash that was said to be its.
+        fab: Flower's bundle of an app, with its claimed hash.
     """
     for found in (hashlib.sha256(fab.content).hexdigest(), fab.hash_str, run.fab_hash):
         require_hash(found, expected)

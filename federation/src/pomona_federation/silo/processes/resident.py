@@ -1,4 +1,4 @@
-"""The SuperNode's side of the resident process: starts it, starts it again when it has died, tells it of messages."""
+"""The SuperNode's side of the resident process: starts it, restarts it when it has died, and signals messages."""
 
 import subprocess
 import sys
@@ -10,16 +10,16 @@ from threading import Lock, Thread
 
 from pomona_federation.supervision.supervisor import backoff
 
-FIRST, LONGEST = 0.2, 60.0  # seconds before it is started again, doubled by each failure
-STEADY = 60.0  # seconds after which it is as good as new
+FIRST, LONGEST = 0.2, 60.0  # seconds before a restart, doubled by each failure
+STEADY = 60.0  # seconds of running after which failures are forgotten
 
 
 @dataclass
 class Resident:
-    """A process that is kept going as long as this one lives; the kernel ends it with this one.
+    """A process kept running as long as this one lives; the kernel ends it with this one.
 
     Args:
-        command, env: of the process; its output goes where this one's goes.
+        command, env: of the process; its output goes to this one's.
     """
 
     command: Sequence[str]
@@ -28,11 +28,11 @@ class Resident:
     _bell: Lock = field(default_factory=Lock)
 
     def keep(self) -> None:
-        """Keep it going, in a thread that lives as long as this process: the kernel's signal follows its thread."""
+        """Keep it running, from a thread that lives as long as this process: the kernel's signal follows its thread."""
         Thread(target=self._keep, name="resident", daemon=True).start()
 
     def ring(self) -> None:
-        """Tell it that there may be a message. One that is being started asks of its own accord."""
+        """Signal that there may be a message. A process that is just starting asks on its own."""
         with self._bell, suppress(OSError, ValueError):  # it has just ended
             if self.process and self.process.stdin:
                 self.process.stdin.write(b"\n")

@@ -1,7 +1,7 @@
-"""What a SuperNode knows its resident process by: a secret in a file of the silo, new at each start of the supervisor.
+"""The secret by which a SuperNode recognises its resident process, in a file of the silo, new at each supervisor start.
 
-The SuperNode's runtime listens on loopback, where every account of the machine can ask it. Without a secret Flower
-gives whoever asks first the next message to do, with the models in it.
+The SuperNode's runtime listens on loopback, open to every account of the machine. Without a secret Flower gives the
+next message, with the models in it, to whoever asks first.
 """
 
 import secrets
@@ -13,11 +13,11 @@ BYTES = 32
 
 
 def secret_file(kit: Path) -> Path:
-    """Where a silo's kit has it, in a folder that no backup holds."""
+    """Path of the secret in a silo's kit, in a folder that no backup includes."""
     return kit / "state" / "node" / "runtime.secret"
 
 
 def renew(kit: Path) -> None:
-    """Write a new one, readable by its owner alone. Raises OSError."""
+    """Write a new secret, readable only by its owner. Raises OSError."""
     path = secret_file(kit)
     publish(path.parent, [secrets.token_bytes(BYTES)], lambda _: path.name, ".runtime", 0o600)

@@ -1,8 +1,8 @@
 """Flower's SuperNode, for one app only: ``python -m pomona_federation.silo.processes.supernode --app-sha256 HEX ARGS``.
 
-A SuperNode runs whatever code the server sends. This one compares the app with the SHA-256 that the silo's kit holds,
-before anything of it is unpacked, and answers with an error where it is another. The rest are flower-supernode's
-arguments. Its messages it gives to the resident process alone, which knows the silo's secret.
+A SuperNode runs any code that the server sends. This one compares the app with the SHA-256 in the silo's kit before
+unpacking anything of it, and answers with an error if it differs. The other arguments are flower-supernode's. It gives
+messages only to the resident process, which knows the silo's secret.
 """
 
 import os
@@ -31,10 +31,10 @@ from pomona_federation.supervision.processes import QUIET, die_with_parent
 
 HOST = "127.0.0.1"
 OPTION, KIT = "--app-sha256", "--kit"
-HELD = 0.25  # seconds that a request for messages takes at least where the gate has held it
+HELD = 0.25  # shortest duration in seconds of a request for messages that the gate has held
 INVALID, CRASHED = 7, 8  # Flower's codes: the app is not accepted; its process has ended without an answer
-CHECK = 50  # looks after which the message's task is looked at
-LOOK = 0.02  # seconds between looks, in this process's memory, for the answer of the message that is being done
+CHECK = 50  # looks after which the state of the message's task is checked
+LOOK = 0.02  # seconds between looks, in this process's memory, for the answer to the current message
 
 
 REFUSED = b"this port serves its own account alone\n"
@@ -59,7 +59,7 @@ class OwnAccount:
 
 
 def command(folder: Path, silo: SiloFile, federation: Federation, app: str) -> list[str]:
-    """The command line of a silo kit's SuperNode; ``app`` is the SHA-256 in hex of the app that it may run."""
+    """The command line of a silo kit's SuperNode; ``app`` is the SHA-256 in hex of the allowed app."""
     ca, key = folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
     secured = ["--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     return [
@@ -81,12 +81,12 @@ def command(folder: Path, silo: SiloFile, federation: Federation, app: str) -> l
 
 
 def pinned(get_fab: Callable[[str, int], Any], expected: str, asked: Callable[[], Any]) -> Callable[[str, int], Any]:
-    """Flower's download of an app, refusing with ProtocolError all but the pinned one under its own name.
+    """Flower's download of an app, with a ProtocolError for all but the pinned one under its own name.
 
     Args:
         get_fab: the download.
         expected: SHA-256 in hex of the app.
-        asked: the run that was asked about last.
+        asked: returns the run requested last.
     """
 
     def get(fab_hash: str, run_id: int) -> Any:
@@ -100,10 +100,10 @@ def pinned(get_fab: Callable[[str, int], Any], expected: str, asked: Callable[[]
 
 @dataclass
 class Worker:
-    """What a SuperNode is doing: its last request for messages, the message that it waits for an answer to, its run.
+    """State of a SuperNode: its last request for messages, the message whose answer it awaits, its run.
 
-    Flower answers for a process that was killed, after a minute without a sign of it, but not for one that was killed
-    before it had fetched its message: nobody would ever answer, and the node would wait for good.
+    Flower answers for a killed process after a minute without a sign of life, but not for one killed before it had
+    fetched its message: no answer would ever come, and the node would wait for good.
     """
 
     asked: float = float("-inf")
@@ -115,34 +115,34 @@ class Worker:
     _missed: int = 0
 
     def begin(self, state: Any, store: Any) -> None:
-        """A request for messages follows."""
+        """Record the start of a request for messages."""
         self.asked, self.message, self.state, self.store = time.monotonic(), None, state, store
         self._looks = self._missed = 0
 
     def rest(self) -> None:
-        """Wait before the next request; not where the gate has held the last one."""
+        """Wait before the next request, unless the gate has held the last one."""
         time.sleep(0.0 if time.monotonic() - self.asked > HELD else flower_internals.IDLE)
 
     def look(self) -> None:
-        """Wait a moment for the answer; answer with an error where no task is left that could give one."""
+        """Wait a moment for the answer; answer with an error if no task is left that could give one."""
         time.sleep(LOOK)
         self._looks += 1
         if self._looks % CHECK == 0 and self.message is not None:
-            # Twice: it may have come, and its task ended, since Flower looked.
+            # Twice: the answer may have come, and its task ended, since Flower looked.
             self._missed = self._missed + 1 if flower_internals.abandoned(self.state) else 0
             if self._missed == 2:
                 flower_internals.refuse(self.message, CRASHED, "no process answers for it", self.state, self.store)
 
 
 def guard(expected: str, stored: Callable[[], None] = lambda: None) -> Worker:
-    """Make Flower's SuperNode refuse all apps but one, and all runs that are not federated; brisk where Flower waits.
+    """Make Flower's SuperNode refuse all other apps and runs that are not federated, and shorten its waits.
 
     Args:
         expected: SHA-256 in hex of the app.
         stored: called after each message that was fetched.
 
     Returns:
-        What it is doing, from then on.
+        The SuperNode's state, updated from then on.
     """
     from flwr.common.logger import log
 
@@ -190,13 +190,13 @@ def guard(expected: str, stored: Callable[[], None] = lambda: None) -> Worker:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run Flower's SuperNode for the pinned app, and the resident process that does its messages."""
+    """Run Flower's SuperNode for the pinned app, and the resident process that handles its messages."""
     given = list(sys.argv[1:] if words is None else words)
     own = dict(zip(given[:6:2], given[1:6:2], strict=False))
     app = own.get(OPTION, "")
     if list(own) != [OPTION, "--port", KIT] or not DIGEST.fullmatch(app):
         sys.exit(f"error[USAGE]: give {OPTION} and the SHA-256 in hex of the app, --port and {KIT} first")
-    os.environ.update(QUIET)  # Flower reads it when it is imported
+    os.environ.update(QUIET)  # Flower reads it on import
     die_with_parent()
     from pomona_federation.silo.connection.http_client import client
 
@@ -213,7 +213,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def work() -> NoReturn:
-    """Run Flower's SuperNode, and end this process where it has given up: a thread of its would keep it for good."""
+    """Run Flower's SuperNode, and end this process if it has given up: one of its threads would keep it alive."""
     flower_internals.run_supernode()
     print("the SuperNode has given up its work, and is started again", file=sys.stderr, flush=True)  # noqa: T201 - the log
     os._exit(1)

@@ -1,4 +1,4 @@
-"""A silo's policy of supervision: one SuperNode, kept connected for weeks without attention."""
+"""A silo's supervision policy: one SuperNode, kept connected for weeks without attention."""
 
 import os
 import time
@@ -36,24 +36,24 @@ from pomona_federation.supervision.supervisor import Restart, Supervisor, backof
 
 TICK = 1.0
 PROBE = 30.0  # seconds between requests to the server
-# seconds before the next start, doubled by each failure; SuperLink counts a lost node as connected for a minute
+# seconds before a restart, doubled by each failure; SuperLink counts a lost node as connected for a minute
 FIRST, LONGEST = 5.0, 600.0
-STEADY = 300.0  # seconds of connection after which a node is as good as new
-UNFINISHED = ".node"  # what the status file is called until it is whole; a report is written in its folder, too
-TAIL = 20_000  # bytes of a log that hold a node's last words, tracebacks included
+STEADY = 300.0  # seconds of connection after which failures are forgotten
+UNFINISHED = ".node"  # name of the status file while it is written; a report is written in its folder, too
+TAIL = 20_000  # bytes of a log's end that contain a node's last output, tracebacks included
 
 
 @dataclass
 class SiloPolicy:
-    """Keeps one SuperNode going, until a signal.
+    """Keeps one SuperNode running, until a signal.
 
     Args:
         state: the silo's folder for what changes.
         online: whether a process is connected.
         reach: raises ProtocolError while the server cannot be reached.
-        say: receives every line that people should read.
-        standing: how the server says that this silo stands, asked once a node was refused.
-        studies: asks the server about studies, and takes in those that are new.
+        say: called with every line for the operator.
+        standing: this silo's standing at the server, asked after a node was refused.
+        studies: asks the server about studies, and adds new ones.
     """
 
     state: Path
@@ -63,14 +63,14 @@ class SiloPolicy:
     standing: Callable[[], Standing] = lambda: "unsaid"
     studies: Callable[[], None] = lambda: None
     _written: NodeStatus | None = None
-    _failures: int = 0  # without a steady connection between them
+    _failures: int = 0  # without a steady connection in between
     _restarts: int = 0
-    _refusals: int = 0  # answers in a row that this silo was revoked
+    _refusals: int = 0  # consecutive answers that this silo was revoked
     _revoked: str = ""
-    _unforeseen: str = ""  # the kind of the last fault of a probe that has been said
+    _unforeseen: str = ""  # kind of the last reported probe fault
 
     def watch(self, supervisor: Supervisor) -> Restart | str:
-        """Watch one life of the node, and say why it ended; return why it stays so, for a silo that was revoked."""
+        """Watch one life of the node, and report why it ended; for a revoked silo, return the reason."""
         began = time.monotonic()
         reason, code, steady = self._life(supervisor)
         if reason in REFUSED:
@@ -90,7 +90,7 @@ class SiloPolicy:
         return Restart(delay)
 
     def stopped(self, _: BaseException | None, /) -> None:
-        """Write that the node has been stopped, or that it stopped since it was revoked."""
+        """Write that the node has been stopped, or has stopped after its revocation."""
         self._tell("revoked" if self._revoked else "stopped", self._revoked)
 
     def _life(self, supervisor: Supervisor) -> tuple[str, int | None, bool]:
@@ -126,7 +126,7 @@ class SiloPolicy:
             self.reach()
         except ProtocolError:
             return False
-        except Exception as fault:  # whatever a server answers with, it ends no supervisor
+        except Exception as fault:  # no answer of a server ends the supervisor
             if (kind := type(fault).__name__) != self._unforeseen:
                 self._unforeseen = kind
                 self.say(f"whether the server can be reached cannot be found out: a {kind}")
@@ -134,7 +134,7 @@ class SiloPolicy:
         return True
 
     def _tell(self, state: str, reason: str = "", code: int | None = None) -> None:
-        """Write ``node.json`` where something has changed; a disk that is full does not end the node."""
+        """Write ``node.json`` if something has changed; a full disk does not end the node."""
         since = datetime.now(UTC).isoformat(timespec="seconds")
         news = NodeStatus(state=state, since=since, restarts=self._restarts, reason=reason, code=code)
         if self._written and self._written == news.model_copy(update={"since": self._written.since}):
@@ -151,16 +151,16 @@ REASONS = {
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not the federation's: `pomona silo check`",
     "the proxy refuses (": "the proxy refuses this silo's password, or the way to the server: `pomona silo check`",
     "address already in use": "its port is taken: set another one in silo.toml",
-    # Flower interrupts itself when a request is answered 401, and says no more than that it ended.
+    # Flower interrupts itself on an answer 401, and reports only that it ended.
     "SuperNode terminated gracefully": "the server refuses this silo's key: it was revoked, or the clocks differ; "
     "`pomona silo check` compares the clocks; if they agree, ask the server's administrator",
 }
 
-REFUSED = {REASONS["[code: 2004]"], REASONS["SuperNode terminated gracefully"]}  # which the server can explain
+REFUSED = {REASONS["[code: 2004]"], REASONS["SuperNode terminated gracefully"]}  # the server can explain it
 
 
 def exit_reason(code: int | None, log: Path) -> str:
-    """Return why a node ended, by the end of its log, in a line that names no path."""
+    """Return why a node ended, from the end of its log, in a line without paths."""
     with suppress(OSError):
         text = content(log, LONG)[-TAIL:].decode(errors="replace")
         text = text.rpartition("Starting Flower SuperNode")[2]  # of this life, not of the one before
@@ -171,7 +171,7 @@ def exit_reason(code: int | None, log: Path) -> str:
 
 
 def run_node(folder: Path, say: Callable[[str], None]) -> None:
-    """Keep a silo kit's SuperNode going until a signal.
+    """Keep a silo kit's SuperNode running until a signal.
 
     Raises:
         PomonaError: nothing has been started, or this silo was revoked.
@@ -193,7 +193,7 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
             home = state / "flwr"
             home.mkdir(mode=0o700, exist_ok=True)
             way = WayOut.of(folder, silo, federation)
-            client(way).close()  # raises here for files that cannot be used, and not again and again in the node
+            client(way).close()  # raises here for unusable files, instead of repeatedly in the node
 
             own = LogFile(state / "logs" / SUPERVISOR)
 

@@ -1,1 +1,1 @@
-"""The studies a silo knows: consent by a person or by rule, and what it agreed to."""
+"""The studies a silo knows: consent by a person or by rule, and the agreed terms."""

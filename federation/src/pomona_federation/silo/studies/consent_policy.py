@@ -1,6 +1,6 @@
 """Consent by rule: whether a study fits a silo's ``policy.toml``.
 
-First what its text says, then its sizes by the shapes of its tensors, and only then what takes memory and reads data.
+Its text is checked first, then its sizes by the shapes of its tensors, and only then what takes memory and reads data.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ from pomona_federation.study import Study
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a policy says of a study, and why in one line.
+    """A policy's verdict on a study, with the reason in one line.
 
-    ``of_data``: it took a look at the data. A server that hears such a refusal could ask by it, study by study, whether
-    some row holds a value; so no rule sends one.
+    ``of_data``: it depends on the data. A server that hears such a refusal could find out, study by study, whether some
+    row has a certain value; so no rule sends one.
     """
 
     accepts: bool
@@ -37,14 +37,14 @@ class Verdict:
 def misfits(
     policy: ConsentPolicy, study: Study, federation: Federation, text: StudyText, tasks: AbstractSet[str], today: date
 ) -> Iterator[str]:
-    """What of a study's text does not fit a policy, each in a few words.
+    """Misfits between a study's text and a policy, each in a few words.
 
     Args:
         policy: the silo's.
-        study: as the server has offered it.
+        study: as offered by the server.
         federation: with the study's terms.
-        text: what it says.
-        tasks: SHA-256 of the sections task that the data were read by with a person's consent.
+        text: its content.
+        tasks: SHA-256 of the sections task by which the data were read with a person's consent.
         today: the day on the silo's clock.
     """
     if study.kind not in policy.kinds:
@@ -78,7 +78,7 @@ def misfits(
 
 
 def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
-    """What a study would take on this silo's data beyond what a policy allows, each in a few words."""
+    """Costs of a study on this silo's data beyond a policy's limits, each in a few words."""
     total = found.total
     if policy.accept_epsilon_total is not None and total.epsilon > policy.accept_epsilon_total:
         yield f"all on this data may cost {total}, more than {policy.accept_epsilon_total:g}"
@@ -88,7 +88,7 @@ def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
 
 
 def oversizes(policy: ConsentPolicy, traffic: Traffic) -> Iterator[str]:
-    """What would travel beyond what a policy allows, each in a few words."""
+    """Traffic beyond a policy's limits, each in a few words."""
     if policy.mb_a_round is not None and traffic.mb_a_round > policy.mb_a_round:
         yield f"{traffic.mb_a_round:.3g} MB a round, more than {policy.mb_a_round:g}"
     if policy.mb_in_all is not None and traffic.mb_in_all > policy.mb_in_all:
@@ -96,10 +96,10 @@ def oversizes(policy: ConsentPolicy, traffic: Traffic) -> Iterator[str]:
 
 
 def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
-    """What a kit's policy says of a study; what cannot be found out does not fit, whatever the reason."""
+    """A kit policy's verdict on a study; anything that cannot be determined does not fit, whatever the reason."""
     silo, read = Silo(kit, known), False
     try:
-        _ = silo.file  # which has the study's view of the data, or has not
+        _ = silo.file  # accepts if it has the study's view of the data
         federation, text = silo.federation, StudyText.of(silo.federation)
         tasks = _by_hand(kit, known.study.view)
         wrong = list(misfits(policy, known.study, federation, text, tasks, local_now().date()))
@@ -109,7 +109,7 @@ def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
         with enough(f"study {known.study.name}", "let a person decide, on a machine with more memory"):
             silo.require_affordable("")
             found = facts(silo)
-    except Exception as fault:  # of own code, an allocator, a driver: it is the study's, and ends no judging of others
+    except Exception as fault:  # from custom code, an allocator, a driver: only this study's fault
         return Verdict(False, worded(fault), read)
     if wrong := list(excesses(policy, found)):
         return Verdict(False, "; ".join(wrong), read)
@@ -121,9 +121,9 @@ def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
 
 
 def _by_hand(kit: Path, view: str) -> set[str]:
-    """SHA-256 of the sections task of what people here have accepted on a view: that the data fit them is known.
+    """SHA-256 of the sections task that people here have accepted on a view: the data are known to fit them.
 
-    Who starts a kit that came with a study has accepted that.
+    Starting a kit that came with a study accepts that study.
     """
     accepted = [k.study for k in KnownStudies(kit).all if k.standing == "accepted" and k.terms is None]
     studies = (Federation.read(kit / "federation.toml"), *accepted)
@@ -131,10 +131,10 @@ def _by_hand(kit: Path, view: str) -> set[str]:
 
 
 def decided(kit: Path, known: KnownStudy) -> KnownStudy:
-    """Apply a kit's policy to a study that waits; what it does not decide goes on waiting, with what did not fit.
+    """Apply a kit's policy to a waiting study; if it does not decide, the study keeps waiting, with the misfits noted.
 
-    A study at which the process was killed, as the kernel does where memory is short, says so and is not judged again
-    by the same rules: it would be met again for ever, and the studies after it never.
+    A study during which the process was killed, as the kernel does when memory is short, is marked and not checked
+    again by the same rules: otherwise it would be met again for ever, and the studies after it never.
 
     Raises ConfigError for a policy that cannot be read, and OSError.
     """
@@ -151,6 +151,6 @@ def decided(kit: Path, known: KnownStudy) -> KnownStudy:
         if not said.accepts and (said.of_data or policy.otherwise == "ask"):
             return studies.remark(known, said.why)
         return studies.decide(known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, sha256)
-    except BaseException:  # an end that was asked for is no kill
+    except BaseException:  # a requested end does not count as a kill
         studies.remark(known, before)
         raise

@@ -1,4 +1,4 @@
-"""Rules of consent, ``policy.toml`` in a silo's kit, and the line in which people read which rules hold there."""
+"""Consent rules, ``policy.toml`` in a silo's kit, and the line that shows which rules are in force."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,7 +19,7 @@ Named = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ConsentPolicy(ConsentTerms):
-    """Rules that a study must fit, all of them, to be accepted; one without a default fits all while it is not set."""
+    """Rules that a study must all fit to be accepted; an unset rule without a default fits every study."""
 
     kinds: tuple[Kind, ...] = Field(min_length=1, max_length=20, description="kinds of studies; must be set")
     methods: tuple[Named, ...] = Field(
@@ -69,12 +69,12 @@ class ConsentPolicy(ConsentTerms):
 
     @property
     def terms(self) -> ConsentTerms:
-        """What an accepted study is held to."""
+        """The terms that bind an accepted study."""
         return ConsentTerms(**{name: getattr(self, name) for name in ConsentTerms.model_fields})
 
 
 def policy_sha256(kit: Path) -> str:
-    """SHA-256 in hex of a kit's ``policy.toml``; "" where there is none. Raises ConfigError."""
+    """SHA-256 in hex of a kit's ``policy.toml``; "" if there is none. Raises ConfigError."""
     path = kit / FILE
     try:
         return sha256(path) if path.exists() else ""

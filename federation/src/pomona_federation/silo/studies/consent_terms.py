@@ -1,4 +1,4 @@
-"""Terms of a consent by rule: what a study that ``policy.toml`` has accepted is held to, at each of its tasks."""
+"""Terms of a consent by rule: limits that each task of a study accepted by ``policy.toml`` must keep."""
 
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Self
@@ -14,7 +14,7 @@ Hours = Annotated[str, Field(pattern=f"^({CLOCK}-{CLOCK})?$")]
 
 
 class ConsentTerms(Settings):
-    """Terms that are kept in a study's ``study.json``, so that a later ``policy.toml`` does not change them."""
+    """Terms kept in a study's ``study.json``, so that a later ``policy.toml`` does not change them."""
 
     members: int = Field(
         1, ge=1, le=PLACES, description="least silos with samples, as the server counts them, this one included"
@@ -36,7 +36,7 @@ class ConsentTerms(Settings):
         return self
 
     def require_time(self, now: datetime) -> None:
-        """Raise ProtocolError outside the days and hours in which this silo works."""
+        """Raise ProtocolError outside this silo's working days and hours."""
         today = now.date()
         if self.not_before and today < self.not_before:
             raise ProtocolError(f"this silo works for this study from {self.not_before} on")
@@ -46,16 +46,16 @@ class ConsentTerms(Settings):
             raise ProtocolError(f"this silo works for this study at {self.hours} of its local time")
 
     def require_members(self, count: int) -> None:
-        """Raise ProtocolError for too few members: ``count`` of those who have samples."""
+        """Raise ProtocolError for too few members; ``count``: members with samples."""
         if count < self.members:
             raise ProtocolError(f"a task with {count} members, this silo works with {self.members} or more")
 
     def _open(self, clock: time) -> bool:
-        """Whether a time lies in the hours, which may go past midnight; equal ends mean the whole day."""
+        """Whether a time is within the hours, which may pass midnight; equal ends mean the whole day."""
         first, last = (time.fromisoformat(text) for text in self.hours.split("-"))
         return first <= clock < last if first < last else clock >= first or clock < last
 
 
 def local_now() -> datetime:
-    """The time on this machine's clock on the wall."""
+    """The local time of this machine's clock."""
     return datetime.now(UTC).astimezone()

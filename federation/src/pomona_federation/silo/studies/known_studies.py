@@ -1,6 +1,7 @@
-"""The studies that a silo knows, in ``state/studies/``: what each says, and what its administrator decided on it.
+"""The studies that a silo knows, in ``state/studies/``: their texts, and its administrator's decisions.
 
-A study's folder is named after it and its hash. Beside ``study.json`` lies what the silo keeps for that study alone.
+A study's folder is named after it and its hash. Beside ``study.json`` are the files that the silo keeps for that study
+alone.
 """
 
 import json
@@ -28,15 +29,15 @@ from pomona_federation.study import Study
 from pomona_federation.study_kinds import MOST_TRIALS, TRIALS
 
 STUDIES, FILE = "studies", "study.json"
-ANSWERS = "survey.json"  # a survey's, in its study's folder
-MOST, MOST_BYTES = 100, 2**26  # of studies that a silo keeps, and that nobody has accepted, or a rule for nothing yet
+ANSWERS = "survey.json"  # a survey's answers, in its study's folder
+MOST, MOST_BYTES = 100, 2**26  # most kept studies that are neither accepted nor decided by a rule
 LEAST = 8  # digits of its hash that name a study
 DECISION = ("event", "study", "agreement", "by", "why", "terms")  # of a line in the audit log
-BEGUN = (HISTORY, ANSWERS)  # what a study's folder holds once the silo has answered in it
+BEGUN = (HISTORY, ANSWERS)  # present in a study's folder once the silo has answered in it
 Standing = Literal["pending", "accepted", "declined"]
 
 
-_QUIET: dict[Path, tuple[int, ...]] = {}  # files of studies with nothing to tell a server, as they were then
+_QUIET: dict[Path, tuple[int, ...]] = {}  # stamps of study files without a decision for the server
 
 
 class KnownStudy(Settings):
@@ -46,8 +47,8 @@ class KnownStudy(Settings):
         agreement: its hash, computed here.
         by, when, why: who decided, when, and by which rule of policy.toml or for which reason.
         told: whether the server knows.
-        terms: what it is held to since it was accepted by rule; None where a person has decided.
-        trials: the hashes of a search's trials, computed here; who accepts the search accepts them all.
+        terms: limits since it was accepted by rule; None if a person decided.
+        trials: the hashes of a search's trials, computed here; accepting the search accepts them all.
     """
 
     agreement: Sha256
@@ -62,7 +63,7 @@ class KnownStudy(Settings):
 
     @property
     def decision(self) -> dict[str, Any]:
-        """The decision as its line in the audit log has it."""
+        """The decision as recorded in the audit log."""
         about = {"event": self.standing, "study": self.study.name, "agreement": self.agreement, "by": self.by}
         about |= {"why": self.why} if self.why else {}
         return about | ({"terms": self.terms.model_dump(mode="json")} if self.terms else {})
@@ -82,7 +83,7 @@ class KnownStudy(Settings):
             raise ProtocolError(f"study {self.study.name} was declined by this silo")
 
     def trial(self, agreement: str) -> int | None:
-        """Which trial of a search a hash is that of; None for a study that is no search.
+        """Number of the trial with this hash in a search; None for other kinds of study.
 
         Raises ProtocolError for the hash of a search itself, under which nothing runs.
         """
@@ -94,7 +95,7 @@ class KnownStudy(Settings):
 
 
 def stamp(path: Path) -> tuple[int, ...]:
-    """What tells a file from what it was before: inode, size, and times of its last change. Raises OSError."""
+    """Fingerprint of a file (inode, size, mtime, ctime). Raises OSError."""
     seen = path.stat()
     return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
@@ -104,7 +105,7 @@ class KnownStudies:
     """The studies in a silo's kit."""
 
     kit: Path
-    foreign: bool = False  # whether decisions of another machine are shown, too: those of a backup
+    foreign: bool = False  # whether another machine's decisions, from a backup, are shown too
 
     @property
     def all(self) -> list[KnownStudy]:
@@ -113,13 +114,13 @@ class KnownStudies:
 
     @property
     def hashes(self) -> set[str]:
-        """The hashes of all, by their folders; no study is read."""
+        """The hashes of all studies, from their folders' names; no study is read."""
         return {path.parent.name.rpartition("-")[2] for path in self._files()}
 
     def untold(self) -> list[KnownStudy]:
         """Studies with a decision that the server may not know, by name.
 
-        A process reads each but once while its file stays as it is and has nothing to tell: they may be large, and a
+        Each file is read only once while it stays unchanged with nothing to report: studies may be large, and a
         supervisor asks often. Raises StorageError for a file that cannot be read.
         """
         found = []
@@ -136,12 +137,12 @@ class KnownStudies:
         return found
 
     def find(self, agreement: str) -> KnownStudy | None:
-        """The study of a hash, or of that of one of its trials, if it is known."""
+        """The known study with this hash, or with a trial of this hash; None if there is none."""
         found = (known for own in (f"*-{agreement}", f"*/{TRIALS}/*-{agreement}/../..") for known in self._found(own))
         return next((known for known in found if agreement in {known.agreement, *known.trials}), None)
 
     def named(self, which: str) -> KnownStudy:
-        """The study of a name, or of eight or more first digits of its hash. Raises ConfigError unless one alone is."""
+        """The study with this name, or these first digits of its hash (8 or more). Raises ConfigError unless unique."""
         sought = which.replace(" ", "")
         by_hash = len(sought) >= LEAST
         found = [k for k in self._found() if k.study.name == which or (by_hash and k.agreement.startswith(sought))]
@@ -151,15 +152,15 @@ class KnownStudies:
         return found[0]
 
     def home(self, known: KnownStudy, trial: int | None = None) -> Path:
-        """The folder of what the silo keeps for a study, or for a trial of a search.
+        """The folder of the files that the silo keeps for a study, or for a trial of a search.
 
-        It is named by all of the hash, of which a server could choose a part.
+        Its name contains the full hash, since a server could choose a part of it.
         """
         home = self.kit / "state" / STUDIES / f"{known.study.name}-{known.agreement}"
         return home if trial is None else home / TRIALS / f"{trial:03d}-{known.trials[trial]}"
 
     def homes(self, known: KnownStudy) -> list[Path]:
-        """The folders of its rounds: of a search those of its trials, in their order."""
+        """The folders of its rounds: for a search those of its trials, in order."""
         return [self.home(known, trial) for trial in range(len(known.trials))] or [self.home(known)]
 
     def agreed(self, standing: Federation, known: KnownStudy, trial: int | None = None) -> Federation:
@@ -168,9 +169,9 @@ class KnownStudies:
         return whole if trial is None else whole.trials()[trial]
 
     def propose(self, known: KnownStudy) -> None:
-        """Keep a study that the server offers; what is known already stays as it is.
+        """Keep a study offered by the server; a known one stays as it is.
 
-        Raises ProtocolError where the server offers more than a silo keeps without a word of its administrator, and
+        Raises ProtocolError if the server offers more than a silo keeps without its administrator's decision, and
         OSError.
         """
         with self._alone():
@@ -189,22 +190,22 @@ class KnownStudies:
         terms: ConsentTerms | None = None,
         policy: str = "",
     ) -> KnownStudy:
-        """Write a decision down: in the silo's audit log first, then where tasks are judged by it. Raises OSError.
+        """Record a decision: in the silo's audit log first, then where tasks are checked against it. Raises OSError.
 
         Args:
             known: the study.
             accepted: or declined.
             by: who or what has decided.
-            why: for which reason.
-            terms: what the study is held to; None for nothing but its agreement.
-            policy: SHA-256 of the file of rules that has decided, if any; rules decide on nothing that somebody has
-                decided on since they were applied.
+            why: the reason.
+            terms: limits on the study; None for its agreement alone.
+            policy: SHA-256 of the deciding rules file, if any; rules never override a person's decision made since they
+                were applied.
 
         Returns:
-            The study as it stands now.
+            The study in its new state.
         """
         standing: Standing = "accepted" if accepted else "declined"
-        by, why = plain(by), plain(why)  # as they are read again
+        by, why = plain(by), plain(why)  # as it will be read back
         when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
         news = {"standing": standing, "by": by, "when": when, "why": why, "told": False, "terms": terms}
         with self._changing(known) as now:
@@ -216,7 +217,7 @@ class KnownStudies:
             return self._write(made)
 
     def remark(self, known: KnownStudy, why: str) -> KnownStudy:
-        """Write down why a study waits for its administrator, if it still does. Returns it as it stands now.
+        """Record why a study waits for its administrator, if it still does. Returns its current state.
 
         Raises OSError.
         """
@@ -224,26 +225,26 @@ class KnownStudies:
             return self._write(now.model_copy(update={"why": why})) if now.standing == "pending" else now
 
     def reseal(self) -> None:
-        """Write the decisions of a restored kit as this machine's into its audit log. Raises StorageError."""
+        """Record the decisions of a restored kit as this machine's in its audit log. Raises StorageError."""
         with Audit(self.kit / "state" / "audit.jsonl") as audit:
             for known in KnownStudies(self.kit, foreign=True).all:
                 if known.standing != "pending":
                     audit.write(**known.decision, seal=known.seal)
 
     def told(self, known: KnownStudy) -> None:
-        """The server knows this decision; another one, made since, it still has to hear of. Raises OSError."""
+        """Mark this decision as known to the server; a newer decision remains to be sent. Raises OSError."""
         with self._changing(known) as now:
             if now == known:
                 self._write(known.model_copy(update={"told": True}))
 
     @contextmanager
     def _changing(self, known: KnownStudy) -> Iterator[KnownStudy]:
-        """A study as it stands now, which no other process changes meanwhile."""
+        """Lock a study and give its current state."""
         with self._alone():
             yield self.find(known.agreement) or known
 
     def _alone(self) -> AbstractContextManager[None]:
-        """Hold the studies against other processes: a command, or who asks the server.
+        """Lock the studies against other processes, such as a command or the process that asks the server.
 
         Raises as ``own_state.begin``.
         """
@@ -251,7 +252,7 @@ class KnownStudies:
         return waiting_lock(self.kit / "state" / ".studies.lock")
 
     def _require_room(self, known: KnownStudy) -> None:
-        """No server fills a silo's disk with studies that no person has accepted, and that nothing was done in."""
+        """Limit the studies that no person accepted and that have no results, so that no server fills a silo's disk."""
         idle = [k for k in self._found() if k.standing != "accepted" or (k.terms is not None and not self._begun(k))]
         size = sum(len(k.study.text) for k in (*idle, known))
         if len(idle) >= MOST or size > MOST_BYTES:
@@ -273,9 +274,9 @@ class KnownStudies:
                 yield known
 
     def _backed(self, known: KnownStudy | None) -> KnownStudy | None:
-        """A study as its file has it; one whose decision has no line in the audit log waits, and says so.
+        """A study as in its file; if its decision has no line in the audit log, it waits, with that reason.
 
-        The last line on a study is what was decided on it: by whom, why and under which terms; sealed on this machine.
+        The last line on a study is its decision: by whom, why and under which terms; sealed on this machine.
         """
         if known is None or known.standing == "pending":
             return known

@@ -1,8 +1,8 @@
-"""Whether a silo's ``state/`` was made on this machine: ``state/origin.json``, made when the silo first works there.
+"""Whether a silo's ``state/`` was made on this machine: ``state/origin.json``, written when the silo first works there.
 
-A kit comes from somebody else, and all that lies in ``state/`` is obeyed: noise keys, ledgers, budgets, decisions. The
-mark is keyed by the machine's id, which no maker of a kit knows. It does not travel: a backup that is restored, on
-whatever machine, is marked there.
+A kit comes from someone else, and everything in ``state/`` takes effect: noise keys, ledgers, budgets, decisions. The
+mark is keyed by the machine's id, which the maker of a kit does not know. It does not travel: a restored backup is
+marked on the machine where it is restored.
 """
 
 import os
@@ -22,13 +22,13 @@ from pomona_federation.silo.machine import seal, sealed
 from pomona_federation.silo.studies.consent_rules import policy_sha256
 
 FILE, STATE = "origin.json", "silo state"
-SHOWN = 5  # files that a refusal names
+SHOWN = 5  # most files named in a refusal
 
 
 class Origin(Settings):
-    """The mark of a state that was made here.
+    """The mark of a state made on this machine.
 
-    ``policy``: SHA-256 of the rules of consent that lay in the kit at that time; "" for none.
+    ``policy``: SHA-256 of the consent rules in the kit at that time; "" for none.
     """
 
     mark: Sha256
@@ -36,10 +36,10 @@ class Origin(Settings):
 
 
 def begin(kit: Path) -> Origin:
-    """The origin of a kit's state, marked as made here where there was none yet.
+    """The origin of a kit's state, marked as made here if the state is empty.
 
     Raises:
-        ConfigError: the state holds what was not made on this machine, by name.
+        ConfigError: the state contains files not made on this machine; the error names them.
         StorageError: it cannot be read or marked.
     """
     if known := origin(kit):
@@ -51,7 +51,7 @@ def begin(kit: Path) -> Origin:
 
 
 def origin(kit: Path) -> Origin | None:
-    """The origin of a kit's state; None where it holds nothing yet. Raises as ``begin``."""
+    """The origin of a kit's state; None if the state is empty. Raises as ``begin``."""
     state = kit / "state"
     known = read_json(Origin, state / FILE) if state.is_dir() and not state.is_symlink() else None
     if known and sealed(known.mark, STATE, known.policy):
@@ -74,11 +74,11 @@ def mark(kit: Path, policy: str = "") -> Origin:
 
 
 def _strange(state: Path) -> Iterator[str]:
-    """What lies in a state by its path in the kit, and folders that cannot be listed; no lock, no empty folder."""
+    """Files of a state by path in the kit, and folders that cannot be listed; without locks and empty folders."""
     if state.is_symlink() or (state.exists() and not state.is_dir()):
         yield state.name
     elif state.exists():
-        closed: list[OSError] = []  # folders that can be entered by name, and not listed
+        closed: list[OSError] = []  # folders that can be entered by name, but not listed
         inside = [
             Path(place, name)
             for place, folders, files in os.walk(state, onerror=closed.append)

@@ -1,4 +1,4 @@
-"""The agreement that a silo has pinned, ``state/agreement.json``: what it agreed to when it first started."""
+"""The agreement that a silo has pinned, ``state/agreement.json``: the terms it agreed to when it first started."""
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ PINNED = "agreement.json"
 class PinnedAgreement(Settings):
     """The pinned agreement; since the first task also the run, this silo's place and the form of tasks' entries.
 
-    ``begun``: the versions with which it was pinned first. ``rows``: hash of the own data, and of their division.
+    ``begun``: the versions at the first pinning. ``rows``: hash of the silo's own data, and of their split.
     """
 
     agreement: Sha256

@@ -1,4 +1,4 @@
-"""Which rules hold at a silo, and where they came from, in lines that ``check`` and ``start`` show."""
+"""The rules in force at a silo, and their origin, in lines that ``check`` and ``start`` show."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy, po
 from pomona_federation.silo.studies.own_state import Origin
 
 OWN = ("accept_epsilon", "accept_epsilon_total", "accept_delta_total", "max_upload_mb", "max_download_mb", "code")
-LONGEST = 600  # characters of a line
+LONGEST = 600  # most characters of a line
 
 
 @dataclass(frozen=True)
 class RuleLine:
-    """A line of rules; ``foreign``: they may be those of whoever made a kit, the first or one unpacked over it."""
+    """A line of rules; ``foreign``: they may come from the maker of a kit, the first or one unpacked over it."""
 
     text: str
     foreign: bool = False

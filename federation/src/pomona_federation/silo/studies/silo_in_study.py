@@ -1,4 +1,4 @@
-"""A silo's kit at work for one study: what was agreed, the own data, its signature and what a run may cost."""
+"""A silo's kit at work for one study: the agreement, the silo's data, its signature and the cost limits of a run."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,17 +21,17 @@ from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStud
 
 @dataclass(frozen=True)
 class Silo:
-    """A silo's folder (its kit) and what lies in it, for one study: None for the one that the kit came with."""
+    """A silo's folder (its kit) and its contents, for one study: None for the one that the kit came with."""
 
     folder: Path
     study: KnownStudy | None = None
-    trial: int | None = None  # of a study that is a search
+    trial: int | None = None  # number of the trial, in a search
 
     def working_for(self, agreement: str) -> "Silo":
-        """This silo in the study of that hash, if it has accepted it; else in the kit's own.
+        """This silo in the study with that hash, if it has accepted it; else in the kit's own.
 
-        Raises ProtocolError for a study that waits for its administrator's word, or that was declined, and for an
-        unknown one where the kit came with none.
+        Raises ProtocolError for a study that awaits its administrator's decision or was declined, and for an unknown
+        one if the kit came without a study.
         """
         if known := KnownStudies(self.folder).find(agreement):
             known.require_accepted()
@@ -42,9 +42,9 @@ class Silo:
 
     @classmethod
     def in_study(cls, folder: Path, which: str) -> "Silo":
-        """The silo of a kit in the study of a name or the first digits of its hash; "" for the kit's own.
+        """A kit's silo in the study with this name or first digits of its hash; "" for the kit's own.
 
-        Raises ConfigError where there is none.
+        Raises ConfigError if there is none.
         """
         if which:
             return cls(folder, KnownStudies(folder).named(which))
@@ -55,13 +55,13 @@ class Silo:
 
     @cached_property
     def federation(self) -> Federation:
-        """What was agreed; section run is checked where it is needed, so that a refusal can be signed."""
+        """The agreement; section run is checked only when needed, so that a refusal can be signed."""
         standing = Federation.read(self.folder / "federation.toml")
         return KnownStudies(self.folder).agreed(standing, self.study, self.trial) if self.study else standing
 
     @cached_property
     def agreement(self) -> str:
-        """The hash of what was agreed, which takes time: of a search it is of each trial's too."""
+        """The agreement's hash, which takes time to compute: a search's includes each trial's."""
         return self.federation.agreement
 
     @cached_property
@@ -71,25 +71,25 @@ class Silo:
 
     @property
     def state(self) -> Path:
-        """The study's folder of what never leaves."""
+        """The study's folder of data that never leaves the silo."""
         return KnownStudies(self.folder).home(self.study, self.trial) if self.study else self.folder / "state"
 
     @cached_property
     def method(self) -> Method:
-        """The method agreed on."""
+        """The agreed method."""
         return self.federation.config().method.method()
 
     @property
     def terms(self) -> ConsentTerms:
-        """The terms under which the study was accepted; a person accepts without any, as does who starts a kit."""
+        """The terms under which the study was accepted; empty if a person accepted it or started the kit."""
         return (self.study.terms if self.study else None) or ConsentTerms()
 
     @property
     def _most(self) -> Most:
-        """The most that all studies on the study's data may cost together.
+        """Limit for the total of all studies on the study's data.
 
-        Where it bounds epsilon and nobody says a delta, that is 1 / n for n training samples: at a delta of 1 / n a
-        study may tell one record outright.
+        If it bounds epsilon without a delta, delta is limited to 1 / n for n training samples: at a delta of 1 / n a
+        study may reveal one record entirely.
         """
         said = [(of.accept_epsilon_total, of.accept_delta_total) for of in (self.file, self.terms)]
         epsilon, delta = (min((m for m in each if m is not None), default=None) for each in zip(*said, strict=True))
@@ -108,7 +108,7 @@ class Silo:
         return own_scenario(self.file, self.federation)
 
     def require_affordable(self, run: str) -> None:
-        """Raise PrivacyError if a whole run would cost more privacy than this silo accepts, for it or in all.
+        """Raise PrivacyError if a whole run would exceed this silo's privacy limit, for the run or in total.
 
         ``run``: its id; "" for any, before there is one.
         """
@@ -123,7 +123,7 @@ class Silo:
         PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
 
     def claim(self, run: str) -> Claim:
-        """What a run of the study asks of this silo's privacy budget; "" for any run."""
+        """The run's claim on this silo's privacy budget; "" for any run."""
         study, agreement, survey = self.federation.study, self.agreement, self.federation.survey
 
         def trained() -> Cost:
@@ -133,18 +133,18 @@ class Silo:
 
     @property
     def _alone(self) -> Cost:
-        """What one run costs at worst, by itself; without bound where it has no noise."""
+        """Worst-case cost of one run alone; unbounded without noise."""
         survey = self.federation.survey
         if survey is None:
             return worst_cost(self.own)
         return Cost(survey.noise.epsilon if survey.noise else inf)
 
     def reserve(self, run: str) -> None:
-        """Reserve what a run costs at worst, once. Raises PrivacyError as ``require_affordable``."""
+        """Reserve a run's worst-case cost, once. Raises PrivacyError as ``require_affordable``."""
         PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._most)
 
     def reserve_in_all(self, token: str, epsilon: float) -> None:
-        """Reserve what the study's ledger may hold in all beyond its runs' reservations, for a restore, by its token.
+        """Reserve, for a restore, what the study's ledger may hold beyond its runs' reservations, by its token.
 
         Raises PrivacyError as ``require_affordable``.
         """
@@ -155,7 +155,7 @@ class Silo:
 
     @property
     def reserved(self) -> float:
-        """Epsilon that is reserved for all runs of the study: no server gets more."""
+        """Epsilon reserved for all runs of the study, the most that a server gets."""
         return sum(PrivacyBudget(self.folder).runs(self.agreement).values())
 
 

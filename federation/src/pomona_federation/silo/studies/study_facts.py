@@ -1,4 +1,4 @@
-"""What a study would do at this silo and what it would cost, found out on the silo's own data before anything runs."""
+"""A study's effects and costs at this silo, determined on the silo's own data before anything runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ ANY_RUN = ""
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of models that a silo receives and sends in a round, without headers, and the rounds."""
+    """Bytes of models that a silo receives and sends per round, without headers, and the rounds."""
 
     down: int
     up: int
@@ -37,12 +37,12 @@ class Traffic:
 
     @property
     def mb_a_round(self) -> float:
-        """Megabytes both ways."""
+        """Megabytes per round, both ways."""
         return (self.down + self.up) / 1e6
 
     @property
     def mb_in_all(self) -> float:
-        """Megabytes both ways in all rounds."""
+        """Megabytes in all rounds, both ways."""
         return self.mb_a_round * self.rounds
 
     def __str__(self) -> str:
@@ -52,14 +52,14 @@ class Traffic:
 
 @dataclass(frozen=True)
 class StudyText:
-    """What a study says, whatever data a silo has.
+    """Content of a study, independent of a silo's data.
 
     Attributes:
-        method, model: their names; "" of a survey, which has none.
-        trains: whether something is trained, by that method.
-        task: SHA-256 of its section task; "" of a survey.
-        files: SHA-256 of first weights and of own code, by what people call them.
-        acknowledge: names of the releases past the noise that it acknowledges.
+        method, model: their names; "" for a survey, which has none.
+        trains: whether that method trains a model.
+        task: SHA-256 of its section task; "" for a survey.
+        files: SHA-256 of first weights and of custom code, by their names for people.
+        acknowledge: names of the acknowledged releases without noise.
         rounds: of all trials.
         epochs: passes over the training data, by all models that the method trains there, in all rounds and trials.
     """
@@ -75,7 +75,7 @@ class StudyText:
 
     @classmethod
     def of(cls, federation: Federation) -> "StudyText":
-        """That of a federation with the study's terms. Raises ConfigError for terms that cannot be run."""
+        """Content of the study in a federation's terms. Raises ConfigError for terms that cannot be run."""
         if federation.survey:
             return cls()
         config = federation.config()
@@ -95,10 +95,10 @@ class StudyText:
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """What a study is on a silo's data.
+    """A study's costs on a silo's data.
 
     Attributes:
-        cost: of the whole study at worst.
+        cost: of the whole study in the worst case.
         total: of all studies on the same data with this one.
         traffic: of a silo.
     """
@@ -109,7 +109,7 @@ class StudyFacts:
 
 
 def facts(silo: Silo) -> StudyFacts:
-    """Find them out. Raises PomonaError where the data or the network do not fit the study."""
+    """Determine the facts. Raises PomonaError if the data or the network do not fit the study."""
     total = PrivacyBudget(silo.folder).total_with(silo.claim(ANY_RUN), silo.file.data)
     if asked := silo.federation.survey:
         readable(silo.file.data, asked)
@@ -119,7 +119,7 @@ def facts(silo: Silo) -> StudyFacts:
 
 
 def remarks(silo: Silo) -> list[str]:
-    """What a simulation on the own data would say before it starts: of data, network, method and settings.
+    """Warnings that a simulation on the silo's data would give before it starts: on data, network, method and settings.
 
     Raises PomonaError as ``facts``.
     """
@@ -128,16 +128,16 @@ def remarks(silo: Silo) -> list[str]:
 
 
 def traffic(own: Scenario, federation: Federation) -> Traffic:
-    """What goes to and fro in a round with all places taken, from the method itself."""
+    """Traffic per round with all places taken, measured on the method itself."""
     known = at_place(own, federation, 0, {})
     return _moved(known.config, federation, known.initial, len(own.partition.clients[0].train))
 
 
 def outlined(federation: Federation) -> Traffic:
-    """The same by a study's text alone, from the shapes of its tensors: no memory is taken for them, no data are read.
+    """Traffic from a study's text alone, by the shapes of its tensors: allocates none of them and reads no data.
 
-    It is 0 of a survey and of networks of own code, whose tensors are known once they are built; of a method whose
-    downlink depends on values, what is sent up. Raises ConfigError for a network that does not fit the task.
+    It is 0 for a survey and for networks of custom code, whose tensors are known only once they are built; for a method
+    whose downlink depends on values, it is the uplink. Raises ConfigError for a network that does not fit the task.
     """
     if federation.survey:
         return Traffic(0, 0, 0)
@@ -162,7 +162,7 @@ def _moved(config: Config, federation: Federation, initial: Initial, samples: in
     begun = server.start(initial, roster, config.seed)
     encoding = Encoding(federation.wire, federation.places)
     sent = sum(_bytes(tensor, encoding) for tensor in server.expects(begun).values())
-    if federation.evaluate:  # the models come last, when all have been sent
+    if federation.evaluate:  # models come last, when all have been sent
         return Traffic(len(federation.evaluate.models) * sent, sent, config.rounds)
     try:
         down = server.down(begun, (0,), roster, round_of(config, 1))
@@ -174,19 +174,19 @@ def _moved(config: Config, federation: Federation, initial: Initial, samples: in
 
 
 def _epochs(config: Config) -> int:
-    """Passes over the training data that a run makes at a silo: one for each gradient that is taken in it."""
+    """A silo's passes over the training data in a run: one for each gradient taken."""
     asked = config.method.method().card.gradients
     return sum(g.per_batch * g.passes(config.local_epochs, config.rounds) for g in asked)
 
 
 def _in_all(trials: Sequence[Traffic]) -> Traffic:
-    """The rounds of all trials, each taken for as heavy as the heaviest."""
+    """The rounds of all trials, each counted as heavy as the heaviest."""
     down, up = max(t.down for t in trials), max(t.up for t in trials)
     return Traffic(down, up, sum(t.rounds for t in trials))
 
 
 def _rows(entry: Rows) -> int:
-    """How many rows a silo gets where its request fills all places; in the first round some may be empty."""
+    """Number of rows a silo gets if its request fills all places; in the first round some may be empty."""
     return 1 if entry.index.dim() == 1 else entry.index.shape[1]
 
 

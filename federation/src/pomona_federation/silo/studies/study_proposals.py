@@ -1,8 +1,8 @@
-"""What a silo asks the server about studies: it brings its decisions, and takes in what is new.
+"""A silo's requests to the server about studies: it sends its decisions, and adds new studies.
 
-The process that supervises the SuperNode asks. Where there is something new it starts
-``python -m pomona_federation.silo.studies.study_proposals KIT``: to understand a study takes PyTorch, which a
-supervisor should not hold for weeks.
+The process that supervises the SuperNode asks. For new studies it starts ``python -m
+pomona_federation.silo.studies.study_proposals KIT``: interpreting a study needs PyTorch, which a supervisor should not
+hold for weeks.
 """
 
 import signal
@@ -38,27 +38,27 @@ from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStud
 from pomona_federation.study import LONGEST, Study
 
 MARKS = "state/taking-in"  # in a kit
-TEXT = 600.0  # seconds until a study's text must be there; LONGEST bytes take 70 s at 2 Mbit/s
+TEXT = 600.0  # seconds until a study's text must be complete; LONGEST bytes take 70 s at 2 Mbit/s
 Ask = Callable[[str, bytes | None], bytes]  # a path and what to POST to it, if anything -> the answer
 
 
 def over_the_network(kit: Path) -> Ask:
-    """Requests to the server of a kit's federation, signed as its silo's. Each raises ProtocolError."""
+    """Requests to the server of a kit's federation, signed with its silo's key. Each raises ProtocolError."""
     federation = Federation.read(kit / "federation.toml")
     way, key = WayOut.of(kit, SiloFile.load(kit / "silo.toml"), federation), kit / "keys" / "silo.key"
 
     def ask(path: str, body: bytes | None) -> bytes:
         headers = {} if federation.insecure else signed(key)
-        whole = WHOLE if body else TEXT  # a visit is the supervisor's, a text is fetched by a process of its own
+        whole = WHOLE if body else TEXT  # the supervisor makes visits, a separate process fetches texts
         return request(way, path, headers, body=body, most=LONGEST, whole=whole).text
 
     return ask
 
 
 def compare(kit: Path, ask: Ask) -> versions.Versions:
-    """Tell the server what is installed here; returns what it has. Writes nothing.
+    """Send the installed versions to the server, and return the server's. Writes nothing.
 
-    Raises ProtocolError where the server does not answer.
+    Raises ProtocolError if the server does not answer.
     """
     said = SiloVersions(silo=SiloFile.load(kit / "silo.toml").name, versions=versions.own())
     answer = ask(VERSIONS, said.model_dump_json().encode())
@@ -69,9 +69,9 @@ def compare(kit: Path, ask: Ask) -> versions.Versions:
 
 
 def visit(kit: Path, ask: Ask) -> list[str]:
-    """Bring this silo's decisions to the server. Returns the hashes of open studies that are not known here.
+    """Send this silo's decisions to the server. Returns the hashes of open studies that are not known here.
 
-    Raises ProtocolError where the server does not answer, or with something else.
+    Raises ProtocolError if the server does not answer, or with something else.
     """
     studies, silo = KnownStudies(kit), SiloFile.load(kit / "silo.toml").name
     federation = Federation.read(kit / "federation.toml")
@@ -95,9 +95,9 @@ def visit(kit: Path, ask: Ask) -> list[str]:
 def take_in(kit: Path, agreement: str, ask: Ask) -> KnownStudy:
     """Fetch a study by its hash, verify it, and keep it for the administrator's decision.
 
-    Raises PomonaError for one that is not what its hash says, or that this silo cannot take part in.
+    Raises PomonaError if it does not match its hash, or this silo cannot take part in it.
     """
-    text = ask(f"{PATH}/{agreement}", None)  # may take minutes: a machine that stops then marks nothing
+    text = ask(f"{PATH}/{agreement}", None)  # may take minutes: a shutdown leaves no mark
     with _marked(kit, agreement):
         study = Study.parse(text)
         require_harmless(study, SiloFile.load(kit / "silo.toml"))
@@ -114,9 +114,9 @@ def take_in(kit: Path, agreement: str, ask: Ask) -> KnownStudy:
 
 
 def require_harmless(study: Study, file: SiloFile) -> None:
-    """Raise ConfigError for a study that names a file, or own code that this silo has not allowed by name.
+    """Raise ConfigError for a study that names a file, or custom code that this silo has not allowed by name.
 
-    It is checked before anything of the study is resolved, which would import that code.
+    This is checked before anything of the study is resolved, which would import that code.
     """
     if refused := [name for name in named_code(study.run) if name not in file.code]:
         raise ConfigError(
@@ -129,17 +129,17 @@ def require_harmless(study: Study, file: SiloFile) -> None:
 
 
 def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
-    """Take in all studies that are new, apply the kit's rules to all that wait, and say what is to be done."""
+    """Add all new studies, apply the kit's rules to all waiting ones, and report what remains to be done."""
     own_state.begin(kit)
     importable(kit)
     offered = visit(kit, ask)
     for mark in (kit / MARKS).glob("*"):
-        if mark.name not in offered:  # a server could leave any number of them
+        if mark.name not in offered:  # a server could offer any number of them
             mark.unlink(missing_ok=True)
     for agreement in offered:
         try:
             take_in(kit, agreement, ask)
-        except Exception as fault:  # whatever a study holds, the others are taken in
+        except Exception as fault:  # whatever a study holds, the others are added
             say(f"study {agreement[:16]} cannot be taken in: {_said(fault)}")
     for known in KnownStudies(kit).all:
         if known.standing == "pending":
@@ -148,9 +148,9 @@ def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _marked(kit: Path, agreement: str) -> Iterator[None]:
-    """Keep a file as long as a study is taken in, by one process at a time; one that is killed leaves it behind.
+    """Keep a marker file while a study is being added, by one process at a time; a killed process leaves it behind.
 
-    Raises ProtocolError where it lies there already.
+    Raises ProtocolError if there is one already.
     """
     mark = kit / MARKS / agreement
     mark.parent.mkdir(parents=True, exist_ok=True)
@@ -167,13 +167,13 @@ def _marked(kit: Path, agreement: str) -> Iterator[None]:
 
 
 def _judged(kit: Path, known: KnownStudy) -> str:
-    """Apply the kit's rules of consent to a study that waits. Returns what came of it, in a line."""
+    """Apply the kit's consent rules to a waiting study. Returns the outcome in a line."""
     from pomona_federation.silo.studies.consent_policy import decided
 
     about = f"study {known.study.name} ({known.agreement[:16]})"
     try:
         known = decided(kit, known)
-    except Exception as fault:  # whatever a study holds, the others are judged
+    except Exception as fault:  # whatever a study holds, the others are checked
         return f"{about} waits for a decision, since the rules cannot be applied: {_said(fault)}"
     if known.standing != "pending":
         return f"{about} is {known.standing} by {known.by}: {known.why}"
@@ -185,7 +185,7 @@ def _said(fault: Exception) -> str:
 
 
 def main() -> None:
-    """Take in what is new for the kit that is named."""
+    """Add new studies for the kit named on the command line."""
     kit = Path(sys.argv[1])
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:

@@ -1,4 +1,4 @@
-"""A supervisor's look for new studies, from time to time; what a study says is read in a process of its own."""
+"""A supervisor's periodic check for new studies; a separate process reads their texts."""
 
 import os
 import subprocess
@@ -15,28 +15,28 @@ from pomona_federation.supervision.processes import start
 from pomona_federation.versions import mismatch, note
 
 LOG = "studies.log"
-AGAIN = 600.0  # seconds after which a study that could not be taken in is tried again
+AGAIN = 600.0  # seconds before another attempt at a study that could not be added
 
 
 @dataclass
 class StudyWatch:
-    """Asks the server for a silo's kit; only what takes long, to read a study, is left to a process of its own.
+    """Asks the server for a silo's kit; reading a study, which takes long, is left to a separate process.
 
     Attributes:
         kit: the silo's.
-        say: receives every line that people should read.
+        say: called with every line for the operator.
     """
 
     kit: Path
     say: Callable[[str], None]
-    _due: dict[str, float] = field(default_factory=dict)  # studies that are not taken in -> when that is tried next
+    _due: dict[str, float] = field(default_factory=dict)  # time of the next attempt, by study
     _trouble: str = ""
     _compared: bool = False  # whether the server's versions are known to work with those here
     _process: subprocess.Popen[bytes] | None = None
     _output: OutputLog | None = None
 
     def look(self) -> None:
-        """Bring decisions, and have what is new taken in."""
+        """Send decisions, and have new studies added."""
         if self._process and self._process.poll() is None:
             return
         try:
@@ -48,15 +48,15 @@ class StudyWatch:
                     raise ProtocolError(why)
             self._consider(visit(self.kit, ask))
             self._trouble, self._compared = "", True
-        except Exception as fault:  # whatever a server answers with, it ends no supervisor
-            self._compared = False  # the server may come back as another release
+        except Exception as fault:  # no answer of a server ends the supervisor
+            self._compared = False  # the server may come back with another release
             told = str(fault) if isinstance(fault, (PomonaError, OSError, ValueError)) else type(fault).__name__
             if told != self._trouble:
                 self._trouble = told
                 self.say(f"the server could not be asked about studies: {told}")
 
     def _consider(self, offered: Sequence[str]) -> None:
-        """Have the studies of these hashes taken in, each again after a while if it still is not."""
+        """Have the studies with these hashes added, each again after a while if it still is not."""
         now = time.monotonic()
         if not self._due.keys() >= set(offered):
             self.say("the server offers a study; `pomona silo studies` lists it in a moment")

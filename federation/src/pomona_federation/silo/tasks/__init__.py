@@ -1,1 +1,1 @@
-"""A silo's answers to tasks: policy, provenance of rows, rounds on disk."""
+"""A silo's answers to tasks: policy, row provenance, rounds on disk."""

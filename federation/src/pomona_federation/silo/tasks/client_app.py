@@ -1,7 +1,7 @@
 """A silo's side of the federation: a task in, an answer out, its state in its own folder.
 
-The next task says which round's state the federation has used (``settled``): the silo goes on from there, whatever it
-has trained since. A task that comes again finds its answer beside the rounds.
+The next task names the round whose state the federation has used (``settled``): the silo continues from there, whatever
+it has trained since. A repeated task gets the answer stored beside the rounds.
 """
 
 from collections.abc import Mapping
@@ -66,11 +66,11 @@ class ClientApp:
         )
 
     def answer(self, task: Task, enclosed: Mapping[str, bytes]) -> tuple[Answer, bytes]:
-        """Do what is asked, once. Nothing is written before the task has been judged, with all that it brings.
+        """Do a task, once. Nothing is written before the task has been checked, with everything it includes.
 
         Args:
-            task: from the server; nothing of it is believed.
-            enclosed: rows by hash, as far as they were sent.
+            task: from the server; nothing in it is trusted.
+            enclosed: rows by hash, those that were sent.
 
         Returns:
             The answer, and the uplink's bytes.
@@ -113,7 +113,7 @@ class ClientApp:
                 raise ProtocolError(f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}")
             about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
         cache.keep(rows)
-        # How long private steps took tells how many samples were drawn.
+        # The duration of private steps reveals how many samples were drawn.
         seconds = 0.0 if self.silo.own.config.privacy else round(perf_counter() - began, 1)
         answer = Answer(**about, held=cache.held, seconds=seconds)
         if task.trains and not reply.fault:
@@ -129,20 +129,20 @@ class ClientApp:
 
     @cached_property
     def _width(self) -> int:
-        """Numbers of a model."""
+        """Number of a model's parameters."""
         return len(self.silo.own.initial())
 
     def _require_room(self, enclosed: Mapping[str, bytes]) -> None:
-        """Raise ProtocolError for more bytes than this silo takes, or than any task of what was agreed can bring."""
+        """Raise ProtocolError for more bytes than this silo accepts, or than any agreed task can include."""
         size, places = sum(map(len, enclosed.values())), self.silo.federation.places
         most = self.silo.file.max_download_mb
         if most is not None and size > most * 1e6:
             raise ProtocolError(f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {most}")
-        if size > (largest := 8 * (self._width + places) * (places + 8)):  # a row of each place, and some of all
+        if size > (largest := 8 * (self._width + places) * (places + 8)):  # one row per place, and some for all
             raise ProtocolError(f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB")
 
     def _visit(self, task: Task, down: Downlink, start: Tensor | None) -> tuple[ClientRuntime, Reply]:
-        """Go on from the settled state; all that a silo evaluates it keeps."""
+        """Continue from the settled state; the silo keeps everything that it evaluates."""
         silo, scenario = self.silo, self._scenario(task)
         config, place, roster = scenario.config, task.place, roster_of(task, scenario.config)
         stores = silo.state / "private" / "dp"
@@ -176,18 +176,18 @@ class ClientApp:
 
     @property
     def _surety(self) -> Surety:
-        """How sure a score is: told in an evaluation, of which there is one, and not of each round."""
+        """Confidence of scores: computed for an evaluation, of which there is one, and not for each round."""
         if not self.silo.federation.evaluate:
             return unsure
         metric, kind, seed = self.silo.own.choice.metric.name, self.silo.own.task, self.silo.own.config.seed
         return lambda answers, client: confidence(metric, answers, kind, seed=seed, client=client)
 
     def _scenario(self, task: Task) -> Scenario:
-        """The own data at the silo's place among all."""
+        """The silo's own data at its place among all."""
         return at_place(self.silo.own, self.silo.federation, task.place, names(self.silo.federation, task))
 
     def _signatures(self, task: Task, uplink: Mapping[str, Tensor]) -> dict[str, str]:
-        """This silo's word for each row that the server passes on."""
+        """This silo's signature for each row that the server relays."""
         made = {}
         for tensor in self.silo.method.server.relays.values():
             origin = RowOrigin(silo=self.silo.file.name, round=task.number, tensor=tensor, signature="")
@@ -201,7 +201,7 @@ class ClientApp:
         return Encoding(self.silo.federation.wire, self.silo.federation.places)
 
     def _note(self, task: Task, clients: ClientRuntime, reply: Reply, up: int, down: int) -> None:
-        """Write down what only this silo may know, and save the model that it is judged by."""
+        """Record what only this silo may know, and save its headline model."""
         line = {
             "round": task.number,
             "trained": task.trains,

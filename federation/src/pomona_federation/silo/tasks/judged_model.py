@@ -1,4 +1,4 @@
-"""A silo's personal model of an earlier study, for one that judges it: found, and held against what was agreed."""
+"""A silo's personal model of an earlier study, for an evaluation: found, and checked against the agreement."""
 
 from pathlib import Path
 
@@ -16,17 +16,17 @@ from pomona_federation.silo.studies.pinned_agreement import PINNED, PinnedAgreem
 
 
 def judged_model(kit: Path, federation: Federation, own: Scenario, place: int, start: Tensor | None) -> Tensor | None:
-    """The model (d,) that a silo begins a study with: in an evaluation the one that is judged, if it has one.
+    """The model (d,) that a silo starts a study with: in an evaluation the evaluated one, if it has one.
 
     Args:
         kit: the silo's.
         federation: the terms of the evaluation.
         own: the silo's data under these terms, as a scenario of one client.
         place: the silo's.
-        start: what it begins with otherwise; None for the run's initial model.
+        start: the starting model otherwise; None for the run's initial model.
 
     Raises:
-        ProtocolError: the model is not there, is another network's, or the silo's data have changed since.
+        ProtocolError: the model is missing, is another network's, or the silo's data have changed since.
         StorageError: its file is damaged.
     """
     terms, file = federation.evaluate, SiloFile.load(kit / "silo.toml")
@@ -50,7 +50,7 @@ def judged_model(kit: Path, federation: Federation, own: Scenario, place: int, s
 
 
 def _source(kit: Path, agreement: str) -> tuple[Federation, Path]:
-    """The terms under which the models were trained, and the folder of what this silo kept. Raises ProtocolError."""
+    """The terms under which the models were trained, and the folder of this silo's files. Raises ProtocolError."""
     standing, studies = Federation.read(kit / "federation.toml"), KnownStudies(kit)
     if known := studies.find(agreement):
         return studies.agreed(standing, known), studies.home(known)
@@ -60,7 +60,7 @@ def _source(kit: Path, agreement: str) -> tuple[Federation, Path]:
 
 
 def _require_same(source: Federation, federation: Federation) -> None:
-    """Numbers of one network mean nothing in another, nor behind another preprocessing."""
+    """Require the same network and preprocessing, without which a model's parameters mean nothing."""
     trained, judged = source.config(), federation.config()
     pairs = {
         "section task": (source.task, federation.task),

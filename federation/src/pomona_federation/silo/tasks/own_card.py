@@ -1,4 +1,4 @@
-"""The card beside a silo's personal model. It stays with the silo, as the model does."""
+"""The card beside a silo's personal model. Both stay at the silo."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,17 +19,17 @@ from pomona_federation.silo.tasks.row_provenance import names
 def write(
     path: Path, scenario: Scenario, federation: Federation, task: Task, clients: ClientRuntime, reply: Reply
 ) -> None:
-    """Write a card beside the model that a visit has left; none if a visit in training did not evaluate it.
+    """Write a card beside the model of a visit; none if a training visit did not evaluate it.
 
-    Intervals take seconds, so that they come with the last round and the closing visit only.
+    Intervals take seconds, so they come only with the last round and the closing visit.
 
     Args:
         path: of the model.
-        scenario: the own data at the silo's place.
-        federation: what was agreed on.
+        scenario: the silo's own data at its place.
+        federation: the agreement.
         task: of the visit.
-        clients: who has done it.
-        reply: its outcome; the visit is in the silo's history already.
+        clients: its runtime.
+        reply: its outcome; the visit is already in the silo's history.
     """
     config, place = scenario.config, task.place
     _, when = config.method.method().card.headline
@@ -50,7 +50,7 @@ def write(
 
 
 def _metrics(scenario: Scenario, clients: ClientRuntime, reply: Reply, task: Task) -> Mapping[str, Any]:
-    """What the model reached on the own test samples; with intervals in the last round and after it."""
+    """The model's scores on the silo's own test samples; with intervals in the last round and after it."""
     judged = (*scenario.config.method.method().card.headline, "test")
     if task.trains and task.number < scenario.config.rounds:
         found = next((s for s in reply.scores if (s.model, s.when, s.split) == judged and s.samples), None)
@@ -58,7 +58,7 @@ def _metrics(scenario: Scenario, clients: ClientRuntime, reply: Reply, task: Tas
         return {"loss": found.loss, "accuracy": found.accuracy, metric: found.value} if found else {}
     try:
         each = clients.metrics(task.place, judged[:2])
-    except DivergedError:  # the card is without figures; a fault would tell others
+    except DivergedError:  # the card has no figures; a fault would be visible to others
         return {}
     return next((found for found in each if found["split"] == "test"), {})
 

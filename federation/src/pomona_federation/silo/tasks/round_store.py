@@ -1,7 +1,7 @@
 """A silo's storage between messages: its rounds (``state/checkpoints``) and the model rows it holds (``state/cache``).
 
-A round's file holds the state after its training, what that went on from, and the answer that was given. An evaluation
-changes no state: of the last one, the only one that may be asked again, ``evaluation.json`` holds the answer.
+A round's file holds the state after its training, the round that it continued from, and the answer. An evaluation
+changes no state: ``evaluation.json`` holds the answer of the last one, the only one that may be asked again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,13 +25,13 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Answer, Task
 from pomona_federation.messages.tensor_bytes import sha256
 
-KEPT = 3  # rounds: the one in flight, the one it went on from, and one more in case a disk fails
+KEPT = 3  # rounds kept: the one in flight, its predecessor, and one more in case a disk fails
 ANSWER = "answer"  # the uplink's bytes beside the state
 EVALUATION = "evaluation.json"
 
 
 class KeptEvaluation(Settings):
-    """The last evaluation: its task's question, and what was answered."""
+    """The last evaluation: its task's question, and the answer."""
 
     question: Sha256
     answer: Answer
@@ -44,7 +44,7 @@ class RoundStore:
     folder: Path
 
     def answered(self, task: Task) -> tuple[Answer, bytes] | None:
-        """The answer and the uplink's bytes, if this very question was answered before."""
+        """The answer and the uplink's bytes, if this exact question was answered before."""
         given = self._trained(task) if task.trains else self._evaluated(task)
         return (given[0].model_copy(update={"task": task.digest}), given[1]) if given else None
 
@@ -62,7 +62,7 @@ class RoundStore:
         return (known.answer, b"") if known and known.question == task.question else None
 
     def restore(self, number: int, clients: ClientRuntime, place: int, roster: Roster) -> None:
-        """Put clients where the silo's round ``number`` left them. Raises CheckpointError if that is not here."""
+        """Restore clients to the silo's state after round ``number``. Raises CheckpointError if it is not here."""
         for found, path in committed(self.folder):
             if found == number:
                 kept = checkpoint.read(path)
@@ -75,16 +75,16 @@ class RoundStore:
         )
 
     def agree(self, clients: ClientRuntime, place: int) -> None:
-        """Raise PrivacyError unless the client's ledger goes on from the last round here, whichever one is settled."""
+        """Raise PrivacyError unless the client's ledger continues from the last round here, whichever is settled."""
         found, _ = checkpoint.newest(self.folder)
         if found:
             clients.agree(place, {place: found.meta["position"]})
 
     def keep(self, task: Task, clients: ClientRuntime, answer: Answer, uplink: bytes) -> None:
-        """Publish a round that was trained, with its answer.
+        """Publish a trained round, with its answer.
 
-        What the server calls settled stays, however many rounds have come to nothing since; and so does what that one
-        went on from, for a server that loses its newest checkpoint goes back to it.
+        The settled round stays, however many rounds have failed since; and so does its predecessor, since a server that
+        loses its newest checkpoint goes back to it.
         """
         stored = clients.stored(task.place) | clients.copies.stored((task.place,))
         stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
@@ -98,19 +98,19 @@ class RoundStore:
         checkpoint.save(self.folder, task.number, stored, meta, keep=KEPT, spare=spare)
 
     def keep_evaluation(self, task: Task, answer: Answer) -> None:
-        """Keep the answer to an evaluation, in place of the one before. Raises OSError."""
+        """Keep the answer to an evaluation, replacing the previous one. Raises OSError."""
         write_json(self.folder / EVALUATION, KeptEvaluation(question=task.question, answer=answer))
 
     def _before(self, number: int) -> int:
-        """The round that round ``number`` went on from; 0 for none, or where that is not known."""
+        """The round that round ``number`` continued from; 0 for none, or if unknown."""
         path = dict(committed(self.folder)).get(number)
         return int(checkpoint.read(path).meta.get("settled", 0)) if path else 0
 
 
 class RowCache:
-    """Model rows in one folder, a file each, named by the SHA-256 of its bytes.
+    """Model rows in one folder, one file each, named by the SHA-256 of its bytes.
 
-    A name that is no such hash is refused before the disk is touched.
+    A name that is not such a hash is refused before any disk access.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -118,19 +118,19 @@ class RowCache:
 
     @property
     def held(self) -> tuple[str, ...]:
-        """Hashes of all rows that lie here, sorted."""
+        """Hashes of all cached rows, sorted."""
         if not self._folder.is_dir():
             return ()
         return tuple(sorted(path.name for path in self._folder.iterdir() if DIGEST.fullmatch(path.name)))
 
     def missing(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> tuple[str, ...]:
-        """Hashes of rows that are neither enclosed nor cached, sorted. Raises ProtocolError for what is not a hash."""
+        """Hashes of rows that are neither enclosed nor cached, sorted. Raises ProtocolError for an invalid hash."""
         return tuple(sorted(d for d in needed if d not in enclosed and not self._path(d).exists()))
 
     def rows(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The bytes of rows by hash, none of which is missing; nothing is written.
+        """The bytes of rows by hash, none of which may be missing; nothing is written.
 
-        Raises ProtocolError for bytes that are not what their name says, or that nobody needs.
+        Raises ProtocolError for bytes that do not match their hash, or that are not needed.
         """
         wanted = set(needed)
         if any(digest not in wanted or sha256(data) != digest for digest, data in enclosed.items()):
@@ -138,7 +138,7 @@ class RowCache:
         return {digest: enclosed[digest] if digest in enclosed else self._row(digest) for digest in wanted}
 
     def keep(self, rows: Mapping[str, bytes]) -> None:
-        """Keep these rows, by hash, and no others."""
+        """Keep exactly these rows, by hash."""
         for digest in set(self.held) - set(rows):
             self._path(digest).unlink()
         for digest in set(rows) - set(self.held):
@@ -152,7 +152,7 @@ class RowCache:
         return data
 
     def _path(self, digest: str) -> Path:
-        """The one place that makes a path of a name."""
+        """The only function that builds a path from a name."""
         if not DIGEST.fullmatch(digest):
             raise ProtocolError("a row is not named by its SHA-256; check the server's version")
         return self._folder / digest

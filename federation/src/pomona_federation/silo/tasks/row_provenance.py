@@ -1,7 +1,7 @@
-"""Provenance of the rows that a task brings: another silo's row counts only with that silo's signature.
+"""Provenance of the rows in a task: another silo's row counts only with that silo's signature.
 
-One row of each later newcomer is the exception: the server makes the row that it starts with, so that nobody can have
-signed it. A silo takes the first such row, and no other one in its place.
+One row of each later newcomer is the exception: the server makes the newcomer's starting row, so it has no signature. A
+silo accepts the first such row, and no other in its place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,20 +23,20 @@ from pomona_federation.pki.signatures import signed
 
 
 class NewestKeys(Settings):
-    """The serial number of the newest key seen of each silo whose key was renewed."""
+    """The serial number of the newest key seen for each silo whose key was renewed."""
 
     serials: dict[SiloName, Count] = Field({}, max_length=PLACES)
 
 
 @dataclass(frozen=True)
 class PeerKeys:
-    """Keys of peers, by the kit and by tasks. ``state/renewed.json`` of the kit holds what was seen of renewed ones."""
+    """Keys of peers, from the kit and from tasks. ``state/renewed.json`` of the kit records the renewed ones seen."""
 
     folder: Path
     federation: Federation
 
     def certified(self, silo: str, key: str, certificate: str) -> bool:
-        """Whether a certificate is the authority's of a silo's key."""
+        """Whether a certificate is the authority's for a silo's key."""
         return keys.certified(self._authority, self.federation.name, silo, key.encode(), certificate.encode())
 
     def require(self, task: Task) -> None:
@@ -53,13 +53,13 @@ class PeerKeys:
                 raise ProtocolError(f"an older key of {renewal.silo} is shown than before; ask the server's operator")
 
     def holding(self, peer: str, task: Task, number: int, shown: Sequence[int]) -> tuple[str, ...]:
-        """The keys that a row of a peer's round may be signed with. Raises ProtocolError where none is known.
+        """The keys that may have signed a row of a peer's round. Raises ProtocolError if none is known.
 
         Args:
             peer: the silo.
-            task: that brings the row; its renewals have been verified.
-            number: of the round that the row is said to be of.
-            shown: the rounds in which this silo was first shown each key of the peer's but its first, in this run.
+            task: that includes the row; its renewals have been verified.
+            number: claimed round of the row.
+            shown: the rounds in which this silo first saw each key of the peer except its first, in this run.
         """
         if renewal := next((r for r in task.renewals if r.silo == peer), None):
             earlier = zip(renewal.keys[:-1], shown, strict=True)
@@ -74,7 +74,7 @@ class PeerKeys:
         return (keys.public(path).decode(),)
 
     def note(self, renewals: Sequence[Renewal]) -> None:
-        """Write down the newest keys of a task that was accepted."""
+        """Record the newest keys of an accepted task."""
         known = dict(self._newest.serials)
         seen = known | {r.silo: keys.serial(r.keys[-1].certificate.encode()) for r in renewals}
         if seen != known:
@@ -94,9 +94,9 @@ class PeerKeys:
 
 
 def first_shown(renewal: Renewal, known: Sequence[int], number: int) -> tuple[int, ...]:
-    """The rounds in which each key but a silo's first was first shown; those that are new in round ``number``.
+    """The rounds in which each key except a silo's first was first seen; new ones count from round ``number``.
 
-    Raises ProtocolError where fewer keys are shown than before.
+    Raises ProtocolError if there are fewer keys than before.
     """
     new = len(renewal.keys) - 1 - len(known)
     if new < 0:
@@ -105,17 +105,17 @@ def first_shown(renewal: Renewal, known: Sequence[int], number: int) -> tuple[in
 
 
 def names(federation: Federation, task: Task) -> dict[int, str]:
-    """Silos by place: founders by the agreement, newcomers as the authority certified them."""
+    """Silos by place: founders from the agreement, newcomers as the authority certified them."""
     founders = dict(enumerate(s.name for s in federation.silo))
     return {i.place: i.silo for i in task.newcomers} | founders
 
 
 class PeerHistory(Settings):
-    """Peers as seen in the tasks of one run, against rows that are replayed or swapped.
+    """Peers as seen in the tasks of one run, against replayed or swapped rows.
 
-    ``rounds``: of the last signed row by name, 0 for a member of round 1, which begins with a row that everybody can
-    make. ``places``: the name of each newcomer's place. ``unsigned``: the one unsigned row of a newcomer, by name.
-    ``shown``: the rounds in which each key of a silo but its first was first shown, by name.
+    ``rounds``: of the last signed row by name, 0 for a member of round 1, which starts with a row that everyone can
+    compute. ``places``: the name of each newcomer's place. ``unsigned``: the one unsigned row of a newcomer, by name.
+    ``shown``: the rounds in which each key of a silo except its first was first seen, by name.
     """
 
     run: Token | None = None
@@ -127,18 +127,18 @@ class PeerHistory(Settings):
     @model_validator(mode="before")
     @classmethod
     def _before(cls, told: Any) -> Any:
-        """Take rounds alone too, as they stood before places and unsigned rows were kept."""
+        """Accept files with rounds only, from before places and unsigned rows were recorded."""
         return {"rounds": told} if isinstance(told, dict) and told and not told.keys() & {"run", "rounds"} else told
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Verifies newcomers and signed rows, by the kit and by earlier tasks.
+    """Verifies newcomers and signed rows, against the kit and earlier tasks.
 
     Attributes:
         folder: the silo's kit.
-        state: of the study; ``seen.json`` in it holds what was seen of each peer.
-        federation: what was agreed.
+        state: of the study; its ``seen.json`` records what was seen of each peer.
+        federation: the agreement.
     """
 
     folder: Path
@@ -148,7 +148,7 @@ class Provenance:
     def require_newcomers(self, task: Task) -> None:
         """Raise ProtocolError for a newcomer, or a renewed key, that the authority has not certified.
 
-        So it does for a newcomer at another silo's place.
+        The same applies to a newcomer at another silo's place.
         """
         taken, founders = self._seen(task).places, len(self.federation.silo)
         whose = {name: place for place, name in taken.items()}
@@ -173,13 +173,13 @@ class Provenance:
         rows: Mapping[str, bytes],
         initial: Callable[[str, int], bytes],
     ) -> None:
-        """Raise ProtocolError for a row that its silo has not signed, or that is older than one before.
+        """Raise ProtocolError for a row that its silo has not signed, or that is older than an earlier one.
 
         Args:
             task: from the server; its newcomers and the forms of its entries have been verified.
-            relays: the entries whose rows are single silos', with the name of the uplink's tensor that each was.
+            relays: the entries with rows of single silos, and the name of the uplink's tensor that each was.
             rows: bytes by hash.
-            initial: of an entry and a place, the row as the run starts, which every member can compute and none signs.
+            initial: for an entry and a place, the initial row, which every member can compute and none signs.
         """
         if self.federation.insecure:
             return
@@ -229,7 +229,7 @@ class Provenance:
 
 
 def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: PeerHistory) -> bool:
-    """The run's own start of a silo that has never signed; or, of one that came later, one row and no other."""
+    """Whether a row may be unsigned: the initial row of a silo that never signed, or a newcomer's one starting row."""
     if seen.rounds.get(peer, 0) > 0:
         return False
     return initial or (peer not in seen.rounds and seen.unsigned.setdefault(peer, digest) == digest)

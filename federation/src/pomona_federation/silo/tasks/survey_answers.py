@@ -1,7 +1,7 @@
-"""A silo's part in a survey: each step is answered once, and the same question again gets the same answer.
+"""A silo's part in a survey: each step is answered once, and a repeated question gets the same answer.
 
-``state/told/`` holds, for each data set, all that was ever told of it, in any survey: a column is told again as it was
-told first, so that two surveys tell no more than one. The answers of one survey lie in its own folder.
+``state/told/`` holds, for each data set, everything ever disclosed about it in any survey: a column is disclosed again
+as it was the first time, so that two surveys reveal no more than one. The answers of one survey are in its own folder.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ AGAIN = "this silo was asked another question of this step, and answers each ste
 
 
 class ToldData(Settings):
-    """All that was told of one data set, where its samples come from, and the hash of what its labels and texts are."""
+    """Everything disclosed about one data set, its sources, and the hash of the meaning of its labels and texts."""
 
     data: Annotated[tuple[DataSource, ...], Field(max_length=MOST_SOURCES)]
     labels: Sha256 | None = None
@@ -42,7 +42,8 @@ class ToldData(Settings):
 class GivenAnswers(Settings):
     """The answers of one survey, by the question's hash: one for each of two steps.
 
-    ``asked`` is the second step's question, noted before it is answered: that it cannot be answered is an answer, too.
+    ``asked`` is the second step's question, recorded before it is answered: that it cannot be answered is an answer,
+    too.
     """
 
     given: dict[Sha256, SurveyAnswer] = Field({}, max_length=2)
@@ -50,10 +51,10 @@ class GivenAnswers(Settings):
 
 
 def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
-    """What a silo says in a survey that it has accepted.
+    """A silo's answer in a survey that it has accepted.
 
     Raises:
-        ProtocolError: the study is no survey, the message no question, or a step is asked about in two ways.
+        ProtocolError: the study is not a survey, the message not a question, or a step is asked in two ways.
         PomonaError: as ``pomona_federation.survey.silo``.
     """
     survey = silo.federation.survey
@@ -70,10 +71,10 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
 
 
 def told_before(silo: Silo) -> tuple[ToldData, Path]:
-    """All that was told of the silo's data, by whatever name they go, and its file.
+    """Everything disclosed about the silo's data, under any name, and its file.
 
-    Raises ProtocolError where surveys have told of several data sets that share samples with these, or of other labels:
-    labels have no name in what was told, and would be told again in place of those that are asked about now.
+    Raises ProtocolError if surveys have disclosed several data sets that share samples with this one, or other labels:
+    disclosed labels have no name, and would be repeated in place of those that are asked for now.
     """
     folder, own = silo.folder / "state" / TOLD, hashed(sources(silo.file.data))
     files = {path: read_json(ToldData, path) for path in sorted(folder.glob("*.json"))}
@@ -90,13 +91,13 @@ def told_before(silo: Silo) -> tuple[ToldData, Path]:
 
 
 def _labels(data: DataSettings) -> str:
-    """Hash of the settings that say what labels and texts are."""
+    """Hash of the settings that define labels and texts."""
     said = data.model_dump_json(include={"targets", "label_column", "label_columns", "label_above", "text_columns"})
     return hashlib.sha256(said.encode()).hexdigest()
 
 
 def _answered(silo: Silo, survey: SurveySettings, asked: SurveyQuestion) -> SurveyAnswer:
-    """Raises ProtocolError for another question than that of the same step before."""
+    """Answer a step; raises ProtocolError for a different question than that step's first."""
     path = silo.state / ANSWERS
     known = read_json(GivenAnswers, path) or GivenAnswers()
     if again := known.given.get(asked.digest):

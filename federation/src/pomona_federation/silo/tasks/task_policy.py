@@ -2,7 +2,7 @@
 
 A task is checked here by its text alone, before any of its rows is read. ``state/agreement.json`` pins the agreement
 with the first hello, run and place with the first task. ``state/asked.json`` records the last tasks: a silo trains once
-a round and evaluates once a round, since a server that could ask again and again would learn how any model does on the
+a round and evaluates once a round, since a server that could ask repeatedly would learn how any model performs on the
 silo's data. The same task again gets the same answer.
 """
 
@@ -29,11 +29,11 @@ START_OVER = "if that is meant, remove state/agreement.json"
 
 @dataclass(frozen=True)
 class TaskPolicy:
-    """Accepts or refuses tasks by what was agreed and pinned.
+    """Accepts or refuses tasks by the agreement and what was pinned.
 
     Attributes:
         state: the silo's folder for what changes.
-        federation: what was agreed.
+        federation: the agreement.
         silo: the silo's name.
         terms: under which the study was accepted.
     """
@@ -49,7 +49,7 @@ class TaskPolicy:
         return cls(silo.state, silo.federation, silo.file.name, silo.terms)
 
     def require_agreed(self, agreement: str, run: str) -> None:
-        """Raise ProtocolError unless the server means what this silo has agreed to, at a time that it has agreed to."""
+        """Raise ProtocolError unless agreement and run are the agreed ones and the time is within the silo's hours."""
         self.terms.require_time(local_now())
         mine = self._agreement()
         pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine, begun=own()))
@@ -71,14 +71,14 @@ class TaskPolicy:
             )
 
     def _agreement(self) -> str:
-        """The hash of what was agreed. Raises ProtocolError where that cannot be computed here: own code is missing."""
+        """The agreement's hash. Raises ProtocolError if it cannot be computed here because custom code is missing."""
         try:
             return self.federation.agreement
         except ConfigError as fault:
             raise ProtocolError(str(fault)) from None
 
     def require(self, task: Task, provenance: Provenance, samples: Callable[[], int]) -> None:
-        """Raise ProtocolError unless a task is one that this silo agreed to.
+        """Raise ProtocolError unless this silo has agreed to such a task.
 
         Args:
             task: from the server.
@@ -98,12 +98,12 @@ class TaskPolicy:
             self._require_whole(task, key, entry)
 
     def forms(self, initial: InitialDownlink) -> dict[str, EntryForm]:
-        """The form of each entry that a task of this run has: as pinned or, before the first task, as a run begins."""
+        """The form of each entry in tasks of this run: as pinned or, before the first task, as a run starts."""
         known = self._pinned()
         return known.forms if known and known.forms is not None else initial.forms
 
     def pin(self, task: Task, forms: dict[str, EntryForm], rows: str) -> None:
-        """Pin an agreed task's run, this silo's place, the form of tasks' entries and the own data's hash, durably."""
+        """Pin an agreed task's run, this silo's place, the form of tasks' entries and its data's hash, durably."""
         known = self._pinned()
         if known is None or known.place is None:
             begun = known.begun if known else own()
@@ -111,7 +111,7 @@ class TaskPolicy:
             self._pin(PinnedAgreement(agreement=task.agreement, **about))
 
     def require_forms(self, task: Task, forms: Mapping[str, EntryForm]) -> None:
-        """Raise ProtocolError unless each entry of a task, and no other, has the form that the method gives it."""
+        """Raise ProtocolError unless a task has exactly the method's entries, each in the method's form."""
         if missing := sorted(forms.keys() ^ task.downlink.keys()):
             raise ProtocolError(f"{missing[0]}: only one side knows this entry; check that both run the same version")
         for key, entry in task.downlink.items():
@@ -121,7 +121,7 @@ class TaskPolicy:
                 )
 
     def _require_own(self, task: Task, samples: Callable[[], int]) -> None:
-        """The place is this silo's, and the server counts it as it is."""
+        """Require that the place is this silo's, with its actual number of samples."""
         who = names(self.federation, task).get(task.place, "nobody")
         if who != self.silo:
             raise ProtocolError(f"a task for place {task.place}, which is {who}'s; this silo is {self.silo}")
@@ -137,7 +137,7 @@ class TaskPolicy:
             )
 
     def _require_whole(self, task: Task, key: str, entry: DownlinkEntry) -> None:
-        """An entry names rows that it brings, of others who are members."""
+        """Require that an entry names only rows that the task includes, from current members."""
         if not entry.form.many:
             if set(entry.rows) != {0} or entry.index != (0,):
                 raise ProtocolError(f"{key}: one row was to come; check the server's version")
@@ -162,7 +162,7 @@ class TaskPolicy:
 class LastTasks(Settings):
     """The last task of each kind in a run: its round, and its question.
 
-    ``settled``: the newest of this silo's rounds that a task went on from.
+    ``settled``: the newest of this silo's rounds that a task continued from.
     """
 
     run: Token
@@ -178,10 +178,10 @@ class TaskLog:
     path: Path
 
     def require_new(self, task: Task) -> None:
-        """Raise ProtocolError for a round that is behind, or for another task in one that was asked before.
+        """Raise ProtocolError for an earlier round, or for a different task in a round that was asked before.
 
-        Also for one that begins anew after this silo's rounds have counted: a method's beginning may ask more of the
-        data than its rounds do.
+        Also for one that starts anew after this silo's rounds have counted: a method's start may ask more of the data
+        than its rounds do.
         """
         known = self._known(task)
         if known.settled and not task.settled:
@@ -198,7 +198,7 @@ class TaskLog:
             )
 
     def note(self, task: Task) -> None:
-        """Write down that a task is taken on, durably, before it is done."""
+        """Record an accepted task, durably, before it is done."""
         known, kind = self._known(task), "training" if task.trains else "evaluation"
         news = {kind: (task.number, task.question), "settled": max(known.settled, task.settled)}
         write_json(self.path, known.model_copy(update=news))
