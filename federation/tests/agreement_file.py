@@ -6,7 +6,7 @@ TASK = {"kind": "table", "input_shape": [4], "classes": ["a", "b"]}
 
 
 def agreement(port, silos=("north", "south"), **run):
-    """Agreement of a federation named ``try``, with a server on this machine and a quorum of one; ``run`` adds to it."""
+    """Agreement of a federation ``try``, with a server on this machine and a quorum of one; ``run`` extends it."""
     return tomli_w.dumps(
         {
             "name": "try",

@@ -1,4 +1,4 @@
-"""What the tests of a deployment share."""
+"""Fixtures shared by the deployment tests."""
 
 import pytest
 
@@ -15,14 +15,14 @@ def world(tmp_path, monkeypatch):
 
 @pytest.fixture
 def local(tmp_path, request):
-    """Three silos and a server of real processes, started; whatever is left of them ends with the test."""
+    """Three started silos and a server as real processes, which all end with the test."""
     with federation(tmp_path / "local", **getattr(request, "param", {})) as made:
         yield started(made)
 
 
 @pytest.fixture(scope="session")
 def ran(tmp_path_factory):
-    """The kits of a federation that has run: three rounds, silo-1's uplink of the second refused. Not to be changed."""
+    """The kits of a federation after three rounds, with silo-1's uplink of the second refused. Read only."""
     with pytest.MonkeyPatch.context() as patch:
         mistaken(patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
         federation = Federation(tmp_path_factory.mktemp("ran"), settings(method=APPLE), quorum=2)

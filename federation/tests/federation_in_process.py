@@ -39,13 +39,13 @@ def settings(**over):
 
 
 def simulation_of(scenario, files):
-    """The configuration of a simulation on all silos' files; it gives the same numbers as the scenario."""
+    """The configuration of a simulation on all silos' files, with the same numbers as the scenario."""
     tree = {k: v for k, v in scenario.config.tree().items() if k not in ("data", "partition", "clients")}
     return resolve(tree, {"data": data_section(scenario, files), "partition": {"name": "natural"}})
 
 
 class Federation:
-    """Kits in a folder, with each client's rows in its silo; and the same as a simulation."""
+    """Kits in a folder, with each client's rows in its silo; and the same federation as a simulation."""
 
     def __init__(self, folder, config, **options):
         scenario = Scenario.prepare(config)
@@ -77,7 +77,8 @@ class Federation:
 class LocalGrid(Grid):
     """Calls the ClientApp for each message.
 
-    ``faults`` may change a reply, make several of it, or be the reason for none; ``gone`` are nodes without a network.
+    ``faults`` may change or duplicate a reply, or give the reason for a missing one; ``gone`` are nodes without a
+    network.
     """
 
     def __init__(self, folders):
@@ -86,23 +87,23 @@ class LocalGrid(Grid):
         self._ids, self._replies = count(1), {}
 
     def set_run(self, run):
-        """One run only."""
+        """Accept a single run."""
 
     @property
     def run(self):
-        """Pomona's apps have no use for it."""
+        """Unused by Pomona's apps."""
         pytest.fail("Pomona asked Flower's grid for what it has no use for")
 
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
-        """Pomona's apps have no use for it."""
+        """Unused by Pomona's apps."""
         pytest.fail("Pomona asked Flower's grid for what it has no use for")
 
     def get_node_ids(self):
-        """Who is online."""
+        """The connected nodes."""
         return [node for node in self.folders if node not in self.gone]
 
     def push_messages(self, messages):
-        """Serve each at once."""
+        """Answer each message at once."""
         tickets = []
         for message in messages:
             ticket = str(next(self._ids))
@@ -121,17 +122,17 @@ class LocalGrid(Grid):
         return reply
 
     def pull_messages(self, message_ids):
-        """What has been answered."""
+        """The available answers."""
         came = [self._replies.pop(i, None) for i in message_ids]
         return [r for reply in came for r in (reply if isinstance(reply, list) else [reply]) if r is not None]
 
     def send_and_receive(self, messages, *, timeout=None):
-        """Pomona's apps have no use for it."""
+        """Unused by Pomona's apps."""
         pytest.fail("Pomona asked Flower's grid for what it has no use for")
 
 
 def lost(message, code=5):
-    """The error that Flower answers with where a node is gone."""
+    """Flower's error reply for a node that is gone."""
     return Message(Error(code, "gone"), reply_to=message)
 
 
@@ -169,7 +170,7 @@ def deployed(federation):
 
 
 def loaded(paths):
-    """Models by name; none of whoever never took part."""
+    """Models by name, without silos that never took part."""
     return {n: load_file(path) for n, path in paths.items() if path.exists()}
 
 

@@ -1,4 +1,4 @@
-"""A wall clock that a test sets for the processes that it starts; their monotonic clock goes on as it does."""
+"""A wall clock that a test sets for the processes it starts; their monotonic clock is unaffected."""
 
 import shutil
 import subprocess
@@ -49,7 +49,7 @@ time_t time(time_t *where) {
 
 
 def jumping_clock(folder):
-    """The environment of processes with such a clock, and the function that sets it, by seconds from the true time.
+    """Environment of processes with such a clock, and a function that sets it, in seconds from the true time.
 
     Skips where there is no C compiler.
     """

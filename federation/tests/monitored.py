@@ -1,4 +1,4 @@
-"""A server's kit with a run to look at: real files of a federation in this process, standing still or as it goes."""
+"""A server's kit with a run to monitor: real files of an in-process federation, finished or in progress."""
 
 import asyncio
 import shutil
@@ -16,13 +16,13 @@ HOSTILE = "<script>alert(1)</script> \"quoted\" & 'so'\\"
 
 
 def copied(source, to):
-    """A copy of kits, which a test may change."""
+    """A copy of kits that a test may change."""
     return shutil.copytree(source, to, ignore=shutil.ignore_patterns("arrivals"))
 
 
 @contextmanager
 def running(kit, missing):
-    """Let a server's run be one that goes on: this process holds the folder, and waits for silos."""
+    """Make a server's run look active: this process holds the folder, and waits for silos."""
     run = kit / "run"
     with locked(run):
         write_status(run, Status(state="running", round=2))
@@ -36,7 +36,7 @@ def running(kit, missing):
 
 
 def asked(app, path="/", base="http://127.0.0.1:9464", method="GET", **headers):
-    """What an application answers, without a network."""
+    """An application's response, without a network."""
 
     async def answer():
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)

@@ -1,4 +1,4 @@
-"""Real HTTP proxies on loopback that ask for a password: squid and tinyproxy, as Debian packages have them."""
+"""Real HTTP proxies on loopback that require a password: squid and tinyproxy, as packaged by Debian."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ done
 
 
 class Proxy:
-    """One proxy, which lets through to one port of this machine whoever knows the password."""
+    """One proxy, which forwards clients with the password to one port of this machine."""
 
     def __init__(self, kind, allowed):
         self.allowed = allowed
@@ -72,7 +72,7 @@ class Proxy:
         self.start()
 
     def start(self):
-        """Start it, also after ``stop``, and wait until it knows the password: squid listens before its judge lives."""
+        """Start it, also after ``stop``, and wait until it takes the password: squid listens before its helper runs."""
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until = time.monotonic() + 30
         while self.process.poll() is None and time.monotonic() < until:
@@ -87,7 +87,7 @@ class Proxy:
         pytest.fail(f"{self.kind} does not come up")
 
     def _answer(self):
-        """The status that a tunnel to the allowed port gets, with the password."""
+        """The status of a tunnel to the allowed port, with the password."""
         known = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         head = f"CONNECT 127.0.0.1:{self.allowed} HTTP/1.1\r\nProxy-Authorization: Basic {known}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", self.port), 10) as link:
@@ -100,6 +100,6 @@ class Proxy:
         self.process.wait()
 
     def remove(self):
-        """Leave nothing."""
+        """Remove all its files."""
         self.stop()
         shutil.rmtree(self.folder)

@@ -1,4 +1,4 @@
-"""A federation of real processes on loopback for tests of faults, and the simulation that it must equal."""
+"""A federation of real processes on loopback for fault tests, and the simulation that it must equal."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ PATIENT = {"deadline": 240.0, "wait": 240.0, "patience": 200.0, "quorum": 2}
 
 @contextmanager
 def federation(folder, rounds=ROUNDS, **options):
-    """Kits of three silos and a server on loopback; whatever of them still runs at the end is ended."""
+    """Kits of three silos and a server on loopback; their processes end with the test."""
     scenario = Scenario.prepare(settings(method={"name": "apple", "budget": 1}, rounds=rounds))
     with local_federation(scenario, folder, **(PATIENT | options)) as made:
         yield made
@@ -29,24 +29,24 @@ def federation(folder, rounds=ROUNDS, **options):
 
 
 def started(local):
-    """The federation, with everybody started."""
+    """The federation with all processes started."""
     for who in ("server", *local.names):
         local.start(who)
     return local
 
 
 def after(number):
-    """Whether a round is committed, and the federation still runs."""
+    """Whether a round is committed and the federation still runs."""
     return lambda status: status.round >= number or status.state != "running"
 
 
 def ended(status):
-    """Whether the federation has come to an end; a ServerApp that is told to stop is begun again by its supervisor."""
+    """Whether the federation has ended; a ServerApp that is told to stop is restarted by its supervisor."""
     return status.state in {"finished", "failed"}
 
 
 def expected(local, monkeypatch):
-    """The simulation's models, with every silo absent in the rounds that the server went without it."""
+    """The simulation's models, with every silo absent in the rounds that the server completed without it."""
     cohorts = {r.round: r.cohort for r in load(local.server / "run").rounds}
     visit = Inline.visit
 
@@ -61,7 +61,7 @@ def expected(local, monkeypatch):
 
 
 def check(local, monkeypatch, whole=True):
-    """The models are as expected; ``whole``: nobody was absent in any round."""
+    """Check the models; ``whole``: no silo was absent in any round."""
     models, cohorts = expected(local, monkeypatch)
     if whole:
         assert set(cohorts.values()) == {(0, 1, 2)}
@@ -72,12 +72,12 @@ def check(local, monkeypatch, whole=True):
 
 
 def kill(processes, number=signal.SIGKILL):
-    """Signal processes that were found. Fails if there are none."""
+    """Signal the given processes. Fails if there are none."""
     assert processes
     for process in processes:
         process.send_signal(number)
 
 
 def below(pid):
-    """The descendants of a process."""
+    """Descendants of a process."""
     return [process for process in process_tree(pid) if process.pid != pid]

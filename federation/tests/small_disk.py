@@ -1,4 +1,4 @@
-"""A folder on a small disk of its own, in a namespace of mounts, for processes that are to run out of room there."""
+"""A folder on a small separate disk, in a mount namespace, for processes that must run out of space."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ exec cat
 
 
 class SmallDisk:
-    """The disk of a folder; ``before`` are words before a command's that let it run there."""
+    """The disk of a folder; ``before`` is a command prefix that gives access to it."""
 
     def __init__(self, folder, holder):
         self.root = Path(f"/proc/{holder}/root")
@@ -28,19 +28,19 @@ class SmallDisk:
         self.before = ("nsenter", "-t", str(holder), "-U", "-m", "--preserve-credentials")
 
     def fill(self, left=0):
-        """Leave so many bytes free."""
+        """Leave this many bytes free."""
         while (free := shutil.disk_usage(self.folder).free) > left:
             with (self.folder / "ballast").open("ab") as file:
                 file.write(bytes(min(free - left, 1 << 16)))
 
     def clear(self):
-        """Take away what filled it."""
+        """Remove the filler."""
         (self.folder / "ballast").unlink()
 
 
 @contextmanager
 def small_disk(folder, size):
-    """A disk of so many bytes in place of a folder, with the folder's content. Skips where mounts are not permitted."""
+    """Mount a disk of this size over a folder, with the folder's content. Skips if mounts are not permitted."""
     if not all(map(shutil.which, ("unshare", "nsenter"))):
         pytest.skip("needs unshare and nsenter (util-linux)")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

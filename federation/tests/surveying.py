@@ -32,7 +32,7 @@ FOLDER = Path(os.environ.get("POMONA_DATA", "")) / "heart_disease"
 
 
 def heart_disease(hospital):
-    """A hospital's section data: what its file means, and no figure of its rows."""
+    """A hospital's section data: the meaning of its file, without figures from its rows."""
     if not (path := FOLDER / f"processed.{hospital}.data").is_file():
         pytest.skip("needs heart_disease in POMONA_DATA")
     return DataSettings(

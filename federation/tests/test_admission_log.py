@@ -1,4 +1,4 @@
-"""Each decision on an uplink stands in the server's audit log: who, which round, norms against limits, why not."""
+"""The server's audit log records each decision on an uplink: silo, round, norms and limits, reason."""
 
 from statistics import median
 
@@ -21,7 +21,7 @@ def decisions(federation):
 
 
 def sent(patch):
-    """A dictionary that fills with the norm of the core that each silo sends in each round."""
+    """A dictionary filled with the norm of the core that each silo sends in each round."""
     norms, answer = {}, client_app.ClientApp.answer
 
     def answers(self, task, enclosed):

@@ -1,4 +1,4 @@
-"""What silos agree on of data: dtype, units and numbers that a network sees, from one site's files or its own code."""
+"""Agreed data properties: dtype, units and network inputs, from one site's files or custom code."""
 
 import tomllib
 

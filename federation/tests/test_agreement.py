@@ -1,4 +1,4 @@
-"""What everybody agreed on: keys, defaults, refusals, and the hash that silos pin."""
+"""The agreement: keys, defaults, refusals, and the hash that silos pin."""
 
 import copy
 import string
@@ -34,7 +34,7 @@ TREE = {
 
 
 def tree(**changes):
-    """The federation above with other values; dots go down."""
+    """The settings of the federation above with changes; dots separate levels."""
     made = copy.deepcopy(TREE)
     for path, value in changes.items():
         *above, key = path.split("__")

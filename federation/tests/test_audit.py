@@ -1,4 +1,4 @@
-"""The audit file: what it holds, that alterations show, and that a kill does not break it."""
+"""The audit file: its content, detection of alterations, and robustness to kills."""
 
 import hashlib
 import json

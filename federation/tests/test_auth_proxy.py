@@ -1,4 +1,4 @@
-"""What the gate before SuperLink lets through: who, how much, how many at a time, how slowly; and a real one, once."""
+"""The gate before SuperLink: authentication, size, rate and time limits; once with a real SuperLink."""
 
 import asyncio
 import re
@@ -50,7 +50,7 @@ SMALL = RequestLimits(piece=100, other=10)
 
 
 class Behind:
-    """A gate with an application behind it that reads all of a body."""
+    """A gate before an application that reads whole bodies."""
 
     def __init__(self, known=lambda _: "north", uplink=0, limits=SMALL):
         self.bodies, self.read = [], 0
@@ -315,7 +315,7 @@ def kits(tmp_path):
 
 
 def signed(kit, when=None, by=None):
-    """The headers that a silo's node sends: its key, a time, and a signature of that, by itself or by another silo."""
+    """The headers of a silo's node: its key, a time, and a signature of it, by its own or another silo's key."""
     own, other = (load_ssh_private_key((k / "keys" / "silo.key").read_bytes(), None) for k in (kit, by or kit))
     stamp = (when or now()).isoformat()
     key, signature = public_key_to_bytes(own.public_key()), sign_message(other, stamp.encode())
@@ -346,7 +346,7 @@ def test_a_head_is_signed_by_a_member_now(kits):
 
 
 class SuperLink:
-    """A real one, TLS and keys on, of a server's kit."""
+    """A real SuperLink with TLS and keys, from a server's kit."""
 
     def __init__(self, kits):
         self.kits, self.federation = kits, Federation.read(kits / "server" / "federation.toml")
@@ -367,7 +367,7 @@ class SuperLink:
             return False
 
     def post(self, method, path, headers, size=0):
-        """Send a request with a body of zeros, as far as it is taken. Returns the answer's first line."""
+        """Send a request with a body of zeros, as far as it is accepted. Returns the first line of the response."""
         context = ssl.create_default_context(cafile=str(self.kits / "server" / "certs" / "ca.crt"))
         with (
             socket.create_connection(("127.0.0.1", self.port)) as plain,
@@ -385,7 +385,7 @@ class SuperLink:
                 return b""
 
     def memory(self, what="VmRSS"):
-        """Bytes that the process has now, or the most that it had (VmHWM)."""
+        """The process's current memory in bytes, or its peak (VmHWM)."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(rf"{what}:\s+(\d+) kB", text)[0]) * 1024
 

@@ -1,4 +1,4 @@
-"""Backups: a restored silo goes on with equal bits, an older or copied one is refused, privacy is never spent twice."""
+"""Backups: a restored silo continues bit for bit, an older or copied one is refused, privacy is never spent twice."""
 
 import hashlib
 import io
@@ -69,7 +69,7 @@ def stopped_after(federation, monkeypatch, number):
 
 
 def restored(federation, file, name=SILO, **options):
-    """Replace a silo's kit by what its backup holds, and put its data there."""
+    """Replace a silo's kit with the content of its backup, and put its data there."""
     kit = federation.kits / name
     data = federation.kits.parent / f"data-of-{name}"
     if (kit / "data").is_dir():
@@ -107,7 +107,7 @@ def test_a_restored_silo_goes_on_with_equal_bits(world, monkeypatch, tmp_path):
 
 
 def moments(kit, number, taken, monkeypatch):
-    """Have a silo's every durable write in a round counted, and everything end at one of them, after a backup.
+    """Count a silo's durable writes in a round, and stop everything at one of them, after a backup.
 
     Returns the count so far, in a list.
     """
@@ -217,7 +217,7 @@ def history(kit):
 
 
 def expected(federation, per_round):
-    """A history of so many releases of a batch, each in so many rounds, by the numbers of the run."""
+    """A history of this many releases of a batch, each in so many rounds, by the numbers of the run."""
     config = federation.simulation
     n, size = len(Scenario.prepare(config).partition.clients[1].train), config.batch_size
     each = steps(n, size) * config.local_epochs
@@ -445,7 +445,7 @@ def member(name, kind=tarfile.REGTYPE, link=""):
 
 
 def of_files(path, files):
-    """A backup of a silo that holds these files, and whose hashes are right."""
+    """A silo's backup with these files and correct hashes."""
     known = {name: SavedFile(size=len(text), sha256=hashlib.sha256(text).hexdigest()) for name, text in files.items()}
     about = {"role": "silo", "federation": "f", "made": "now", "key": False, "versions": own(), "files": known}
     told = Backup(**about).model_dump_json().encode()
@@ -453,7 +453,7 @@ def of_files(path, files):
 
 
 def members(path):
-    """What a backup holds."""
+    """Members of a backup."""
     with tarfile.open(path) as file:
         return [(info, file.extractfile(info).read()) for info in file]
 

@@ -1,4 +1,4 @@
-"""Mutual TLS: who is heard at the server's port, with real connections, and with a real SuperLink."""
+"""Mutual TLS: which clients are served at the server's port, with real connections and a real SuperLink."""
 
 import socket
 import ssl
@@ -54,7 +54,7 @@ def way(kit):
 
 @pytest.fixture
 def port_of_strangers(kits, monkeypatch):
-    """The server's port with the gate, as for machines that are not the server's own; counts what gets behind it."""
+    """The server's port with the gate, as seen by other machines; counts what passes it."""
     monkeypatch.setattr(client_certificates, "local", lambda *_: False)
     heard = []
 
@@ -96,7 +96,7 @@ def port_of_strangers(kits, monkeypatch):
 
 
 def asked(out, kit, path=OTHER, headers=None):
-    """The status of a request of a kit's silo on some way out; the name of the fault where there is no answer."""
+    """The status of a request from a kit's silo over a route; the name of the fault if there is no answer."""
     words = {name.decode(): value.decode() for name, value in signed(kit)} if headers is None else headers
     try:
         with client(out, 10.0) as line:

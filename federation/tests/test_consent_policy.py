@@ -1,4 +1,4 @@
-"""Consent by rule: which studies a silo's policy.toml accepts, and to what it holds them."""
+"""Consent by rule: studies that a silo's policy.toml accepts, and the limits it sets for them."""
 
 import hashlib
 import math
@@ -63,7 +63,7 @@ FITTING = {rule: limits[0] for rule, limits in RULES.items()}
 
 
 def wrong(text=TEXT, facts=FACTS, known=(), **rules):
-    """What of a study does not fit some rules, all others being fit."""
+    """Misfits of a study with some rules, all other rules being satisfied."""
     policy = ConsentPolicy(kinds=("train",), **{**FITTING, **rules})
     return [*misfits(policy, STUDY, FEDERATION, text, set(known), TODAY), *excesses(policy, facts)]
 
@@ -147,12 +147,12 @@ def test_a_policy_that_says_nothing_or_nonsense_is_refused(rules):
 
 @pytest.fixture
 def federation(world):
-    """Three silos, of which silo-0 has rules of consent."""
+    """Three silos, of which silo-0 has consent rules."""
     return world.federation("fedavg", wait=0.5)
 
 
 def ruled(federation, silo="silo-0", **rules):
-    """Rules for a silo; their file's hash."""
+    """Write rules for a silo; return their file's hash."""
     path = federation.kits / silo / FILE
     path.write_text(tomli_w.dumps({"kinds": ["train"], **rules}))
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -234,7 +234,7 @@ def test_a_view_that_a_silo_does_not_have_is_no_consent(federation):
 
 
 def other_task(federation):
-    """A section task that the silos' data do not fit, as one that asks whether some row holds a value."""
+    """A section task that the silos' data do not fit, like one that tests whether some row has a value."""
     task = tomllib.loads(federation.toml.read_text())["task"]
     return {**task, "classes": task["classes"][:-1], "outputs": task["outputs"] - 1}
 

@@ -1,4 +1,4 @@
-"""``server status``, ``silo status``, ``server audit`` with files and words that somebody made to harm the reader."""
+"""``server status``, ``silo status`` and ``server audit`` with files and text crafted to harm the reader."""
 
 import json
 
@@ -42,7 +42,7 @@ def texts(*cases):
 
 
 def said(capsys, *words):
-    """The code of a command, and what it printed; nothing of it is obeyed by a terminal."""
+    """Exit code and output of a command; no terminal control sequences pass."""
     code = command(*words)
     out, err = capsys.readouterr()
     assert all(c.isprintable() or c == "\n" for c in out + err)

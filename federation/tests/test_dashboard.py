@@ -1,4 +1,4 @@
-"""The operators' page: who may see it, what it says, that it obeys nothing, and how it looks in a browser."""
+"""The operators' page: access control, content, escaping, and its look in a browser."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ class Page(HTMLParser):
             self.rows.append([])
 
     def row(self, *begin):
-        """The first row of a table that begins so."""
+        """The first row of a table that starts with these cells."""
         rows = ([cell.strip() for cell in row] for row in self.rows)
         return next(row for row in rows if row[: len(begin)] == list(begin))
 
@@ -344,7 +344,7 @@ def test_a_line_of_many_rounds_has_few_points_and_its_last():
 
 @pytest.fixture(scope="module")
 def served(ran, tmp_path_factory):
-    """The address that `pomona server dashboard` prints, of a run that goes on."""
+    """The address printed by `pomona server dashboard`, for a run in progress."""
     server = copied(ran / "server", tmp_path_factory.mktemp("served") / "server")
     words = ["server", "dashboard", "--folder", str(server), "--port", "0"]
     with running(server, {"silo-1": "is not connected", "silo-2": "has not answered yet"}):

@@ -1,6 +1,6 @@
-"""Faults of silos, of the server and on the way between them, over a grid in this process; see ``reliability.md``.
+"""Faults of silos, server and network, over an in-process grid; see ``reliability.md``.
 
-What holds in each: the federation ends with the models of a run in which the same silos were declared absent.
+In each case the federation ends with the models of a run in which the same silos were declared absent.
 """
 
 import io
@@ -32,21 +32,21 @@ BAD = {(2, 1)}  # silo-1 in round 2
 
 
 class Canary:
-    """Whoever unpickles it makes a file."""
+    """Creates a file when unpickled."""
 
     def __reduce__(self):
         return Path.touch, (Path("canary"),)
 
 
 def zipped(_):
-    """What torch.save writes."""
+    """Output of torch.save."""
     buffer = io.BytesIO()
     torch.save({"core": Canary()}, buffer)
     return buffer.getvalue()
 
 
 def tensors(function):
-    """Uplink bytes whose tensors are ``function``'s."""
+    """Uplink bytes with the tensors from ``function``."""
 
     def change(data):
         return ENCODING.pack_uplink(function(ENCODING.unpack_uplink(data, FORM)))
@@ -72,13 +72,13 @@ UPLINKS = {
 
 
 def reasons(federation):
-    """All that the server's audit log says of why."""
+    """All reasons in the server's audit log."""
     lines = read(federation.server / "run" / "audit.jsonl")
     return " | ".join(str(e.get("reason") or e.get("text", "")) for e in lines)
 
 
 def signed_again(silo, task, uplink):
-    """Signatures on the rows that were changed, as far as they can be read."""
+    """New signatures on the changed rows, as far as they can be read."""
     try:
         return silo._signatures(task, ENCODING.unpack_uplink(uplink, FORM))
     except ProtocolError:
@@ -86,7 +86,7 @@ def signed_again(silo, task, uplink):
 
 
 def mistaken(patch, change):
-    """Let silo-1 answer round 2 with another uplink, which it signs."""
+    """Make silo-1 answer round 2 with another uplink, which it signs."""
     answer = client_app.ClientApp.answer
 
     def answers(self, task, enclosed):
@@ -112,7 +112,7 @@ def test_an_uplink_that_is_wrong_counts_as_absent(what, world):
 
 
 def on_answer(change, number=2, node=11, times=9):
-    """A fault of the way back: what becomes of the answer to a training task."""
+    """A fault on the way back, applied to the answer to a training task."""
     left = [times]
 
     def fault(message, reply):
@@ -127,7 +127,7 @@ def on_answer(change, number=2, node=11, times=9):
 
 
 def repacked(change):
-    """Replace what a reply carries."""
+    """Replace the content of a reply."""
 
     def apply(message, reply):
         changed = change(flower_apps.unpacked(reply.content))
@@ -263,7 +263,7 @@ def test_a_node_that_comes_back_within_the_round_is_asked_again(world):
 
 
 def counted(patch):
-    """(round, silo) of every training that was computed, from here on, of silos."""
+    """(round, silo) of every training computed from here on."""
     trained = []
     visit = client_app.ClientApp._visit
 
@@ -444,7 +444,7 @@ def test_a_silo_with_an_unknown_key_gets_no_place(world):
 
 
 def run_with_a_diverging_silo(world, federation):
-    """Run it; the training of silo-1 diverges in round 2."""
+    """Run with the training of silo-1 diverging in round 2."""
     serve = ClientRuntime._serve
 
     def diverges(self, visit, ids, received):

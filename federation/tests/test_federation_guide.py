@@ -1,7 +1,7 @@
-"""The guide to a federation between two machines: every block of it is run, each machine being a folder on loopback.
+"""Runs every block of the guide to a federation between two machines, each machine being a folder on loopback.
 
-What differs from the guide: the server's address and the silos' ports are free ones of this machine. Blocks for root
-are not run; those that install are, apart, with this environment's libraries for a download.
+Differences from the guide: the server's address and the silos' ports are free ones of this machine. Blocks for root are
+not run; those that install are run separately, with this environment's libraries in place of a download.
 """
 
 import json
@@ -28,7 +28,7 @@ LAST = 100  # rounds in the guide
 
 
 def machine(block: Block) -> str:
-    """Which machine a block is for, by the table at the top of the guide."""
+    """The machine of a block, from the table at the top of the guide."""
     return re.match(r"on ([A-Z])\b", block.reason)[1]
 
 
@@ -43,7 +43,7 @@ def sections(folder: Path) -> list[tuple[str, list[Block]]]:
 
 
 class Play:
-    """The machines and what runs on them."""
+    """The machines and their processes."""
 
     def __init__(self, folder, ports):
         self.folder, self.server, self.ports = folder, f"127.0.0.1:{ports[0]}", iter(ports[1:])
@@ -87,7 +87,7 @@ class Play:
         self.background.append(process)
 
     def _watch(self, line: str, home: Path, own: dict[str, str]) -> None:
-        """Look on for a while, then press Ctrl-C."""
+        """Watch for a while, then press Ctrl-C."""
         shown = subprocess.Popen(
             ["bash", "-c", f"exec {line}"], cwd=home, env=own, stdout=subprocess.PIPE, start_new_session=True
         )
@@ -99,12 +99,12 @@ class Play:
         assert b"clinics" in first + said
 
     def standing(self) -> dict:
-        """What `pomona server status --json` says."""
+        """Output of `pomona server status --json`."""
         words = [sys.executable, "-m", "pomona", "server", "status", "--json"]
         return json.loads(subprocess.run(words, cwd=self.folder / "A", check=True, capture_output=True).stdout)
 
     def wait(self, what) -> None:
-        """Wait for something that the server's standing shows."""
+        """Wait for a condition on the server's status."""
         while not what(self.standing()):
             log = (self.folder / "log.txt").read_text()
             assert time.monotonic() < self.until, log
@@ -112,7 +112,7 @@ class Play:
             time.sleep(1)
 
     def close(self) -> None:
-        """End what still runs: supervisors end all that they started."""
+        """End the remaining processes: supervisors end everything that they started."""
         for process in self.background:
             if process.poll() is None:
                 process.terminate()
@@ -154,7 +154,7 @@ def test_readers_see_which_machine_a_block_is_for(tmp_path):
 
 
 def policy(path: Path):
-    """A silo's rules, under a name; all of them are explained in the guide's table."""
+    """A silo's rules, under a name; the guide's table explains all of them."""
     from pomona_federation.silo.studies.consent_rules import ConsentPolicy
 
     assert ConsentPolicy.of(path.parent)
@@ -166,7 +166,7 @@ def policy(path: Path):
 
 @pytest.fixture
 def play(tmp_path):
-    """An empty stage."""
+    """A play without machines."""
     pytest.importorskip("flwr")
     from pomona_federation.rehearsal.run import free_ports
     from pomona_federation.supervision.processes import process_tree
@@ -237,7 +237,7 @@ def test_two_strangers_and_a_third(play, tmp_path):
 
 
 def good(home: Path) -> None:
-    """North's model knows its digits: all 600 of its rows, most of which it was trained on."""
+    """Check that north's model recognises its digits: all 600 of its rows, most of them training rows."""
     import numpy as np
 
     from pomona.personal import PersonalModel
@@ -250,7 +250,7 @@ def good(home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
-    """The wheel, by the guide's own line; pip takes no library from anywhere."""
+    """Build the wheel with the guide's own line; pip downloads no library."""
     pytest.importorskip("hatchling", reason="the wheel is built without a download")
     folder = tmp_path_factory.mktemp("wheels")
     (first, *_) = install_blocks(folder, "W")
@@ -266,7 +266,7 @@ def install_blocks(folder: Path, where: str) -> list[Block]:
 
 
 def alone(line: str, folder: Path) -> str:
-    """A line with pip kept from libraries: those of this environment stand in for them."""
+    """A line with pip kept from downloading: this environment's libraries are used."""
     own = dict(os.environ, PIP_NO_DEPS="1", PIP_NO_INDEX="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
     path = f"{Path(sys.executable).parent}:{own['PATH']}"
     words = ["bash", "-euc", line]

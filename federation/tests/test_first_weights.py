@@ -1,4 +1,4 @@
-"""A federation that starts from a file of weights: every kit has it, the agreement holds its hash, others are refused."""
+"""A federation starting from a weights file: in every kit, by hash in the agreement; other weights are refused."""
 
 import tomllib
 
@@ -28,7 +28,7 @@ def federation(world, weights):
 
 
 def edited(federation, folder, **model):
-    """The agreement of a kit as it would stand elsewhere with other settings of its model."""
+    """A kit's agreement with other settings of its model."""
     tree = tomllib.loads((federation.server / "federation.toml").read_text())
     tree["run"]["model"] |= model
     folder.mkdir()

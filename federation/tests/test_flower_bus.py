@@ -12,7 +12,7 @@ from pomona_federation.server.rounds.flower_bus import WHOLE, FlowerBus
 
 @dataclass
 class Told:
-    """Tickets of which the gate tells, once."""
+    """Tickets that the gate reports, once."""
 
     tickets: frozenset[str] = frozenset()
 
@@ -23,7 +23,7 @@ class Told:
 
 @dataclass
 class Pulled:
-    """A grid whose answers are all there; notes what is pulled."""
+    """A grid with all answers present; records what is pulled."""
 
     asked: list[str] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)

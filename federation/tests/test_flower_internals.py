@@ -1,4 +1,4 @@
-"""What Pomona uses of Flower is where it was: a release that moves any of it fails here, by name."""
+"""Functions of Flower that Pomona uses: a release that moves any of them fails here, by name."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
 
 
 def used():
-    """Every name that a file of the deployment imports of Flower, with the file."""
+    """Every name that a file of the deployment imports from Flower, with the file."""
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "flwr":
@@ -35,7 +35,7 @@ def test_flower_has_what_is_imported(file, module, name):
 
 
 def calls(function, name):
-    """The arguments of all calls of such a name in a function, as source."""
+    """The arguments of all calls of a name in a function, as source."""
     nodes = ast.walk(ast.parse(inspect.getsource(function)))
     return [[ast.unparse(a) for a in n.args] for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == name]
 

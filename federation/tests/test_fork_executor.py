@@ -1,4 +1,4 @@
-"""A silo's resident process: what it forks, when it must not, and that nothing of it is left behind."""
+"""A silo's resident process: when it forks, when it must not, and that nothing is left behind."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from pomona_federation.silo.processes.fork_executor import ForkExecutor, obstacl
 
 
 def script(text, **options):
-    """A process with the resident's environment that has imported nothing else."""
+    """A process with the resident's environment and no other imports."""
     env = {**os.environ, **fork_executor.ONE_THREAD}
     return subprocess.Popen(
         [sys.executable, "-c", READY + text],
@@ -42,7 +42,7 @@ def said(text, **options):
 
 
 def gone(pid):
-    """Whether a process has ended, within seconds."""
+    """Whether a process ends within a few seconds."""
     until = time.monotonic() + 20
     while time.monotonic() < until:
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:

@@ -1,8 +1,8 @@
-"""Four hospitals, from empty folders to a survey, two studies and a cross-site evaluation: commands of people alone.
+"""Four hospitals, from empty folders to a survey, two studies and a cross-site evaluation, using only user commands.
 
     pytest -m slow -s federation/tests/test_four_hospitals.py     prints each step with its seconds
 
-Real processes, TLS and keys on one machine; the hospitals' raw files, and no figure of them that a person wrote down.
+Real processes, TLS and keys on one machine; the hospitals' raw files, without any handwritten figures about them.
 """
 
 import json
@@ -27,7 +27,7 @@ RUN = {"rounds": 15, "lr": 0.05, "batch_size": 16, "model": {"name": "mlp", "hid
 
 
 class Walk:
-    """Commands as people type them, and how long each step of them takes."""
+    """User commands, and the time of each step."""
 
     def __init__(self, folder):
         self.folder, self.kits, self.started, self.steps = folder, folder / "kits", [], []
@@ -37,27 +37,27 @@ class Walk:
         return self.kits / who
 
     def pomona(self, *words):
-        """A command to its end; its output."""
+        """Run a command to its end; return its output."""
         command = [sys.executable, "-m", "pomona", *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def start(self, role, who):
-        """A command that goes on, in the background."""
+        """Start a command in the background."""
         with (self.folder / f"{who}.log").open("wb") as log:
             command = [sys.executable, "-m", "pomona", role, "start", "--folder", str(self.kit(who))]
             self.started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder))
 
     def wait(self, until, what):
-        """Wait for something; fail in one line after ``LIMIT``."""
+        """Wait for a condition; fail in one line after ``LIMIT``."""
         limit = time.monotonic() + LIMIT
         while not until():
             assert time.monotonic() < limit, f"{what}: {(self.folder / 'server.log').read_text()[-2000:]}"
             time.sleep(0.5)
 
     def step(self, title, began):
-        """Note a step that ends now."""
+        """Record a step that ends now."""
         self.steps.append((title, time.monotonic() - began))
         print(f"{self.steps[-1][1]:6.1f} s  {title}", flush=True)  # noqa: T201 - what the guide says
 
@@ -86,7 +86,7 @@ class Walk:
 
 @pytest.fixture
 def walk(tmp_path):
-    """The walk; nothing of it runs afterwards."""
+    """The walk; all its processes end afterwards."""
     pytest.importorskip("flwr")
     before = set(process_tree(os.getpid()))
     made = Walk(tmp_path)

@@ -1,4 +1,4 @@
-"""Requests for messages are held until the server has sent some; whole answers are told to the round loop."""
+"""Requests for messages are held until the server has sent some; complete answers are reported to the round loop."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ FOREVER = 1e6
 
 
 class Link:
-    """A SuperLink behind the layer, and what the layer tells; ``answers`` are its bodies by path."""
+    """A SuperLink behind the layer, and the layer's reports; ``answers`` are its bodies by path."""
 
     def __init__(self, answers=(), status=200, seconds=FOREVER):
         self.answers, self.status, self.asked, self.told = dict(answers), status, [], []
@@ -48,7 +48,7 @@ class Link:
 
 
 async def settled(task):
-    """Whether a task has ended once all that can run has run; what sleeps for the least time of a hold ends first."""
+    """Whether a task has ended once everything runnable has run; sleepers for a hold's shortest time end first."""
     for _ in range(20):
         await asyncio.sleep(0)
     await asyncio.sleep(2 * held_requests.LEAST)

@@ -1,4 +1,4 @@
-"""Members that send what they like: the server names them, goes on without them, and its record can still be read."""
+"""Hostile members: the server names them and continues without them, and its record stays readable."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ from representatives import representatives
 
 
 def reasons(federation):
-    """All notes of the server's audit log."""
+    """All notes in the server's audit log."""
     return " | ".join(e["text"] for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "note")
 
 
@@ -36,7 +36,7 @@ ROGUE = 11  # its node
 
 
 def forged(federation, change, kind="answer", number=2, signer="silo-1"):
-    """Let silo-1 change what it says, and sign that: the whole text of a hello reply, or of its answer in a round."""
+    """Make silo-1 change and sign its message: the whole text of a hello reply, or of its answer in a round."""
     key = Signer(federation.kits / signer / "keys" / "silo.key")
 
     def fault(message, reply):
@@ -53,7 +53,7 @@ def forged(federation, change, kind="answer", number=2, signer="silo-1"):
 
 
 def tickets_of_round_2(grid):
-    """A list that the message ids of round 2's tasks for silo-1 are appended to."""
+    """A list that collects the message ids of round 2's tasks for silo-1."""
     tickets = []
 
     def note(message, reply):
@@ -67,7 +67,7 @@ def tickets_of_round_2(grid):
 
 
 def figure(**changes):
-    """A change of an answer: its first figure says something else."""
+    """A change of an answer's first figure."""
     return lambda said: {**said, "scores": [{**said["scores"][0], **changes}, *said["scores"][1:]]}
 
 

@@ -1,4 +1,4 @@
-"""A server that is not what it should be, against a real silo of a real kit: what it may ask, and what it gets."""
+"""A hostile server against a real silo of a real kit: what it may ask, and what it gets."""
 
 import json
 
@@ -40,7 +40,7 @@ FORM = EntryForm(many=False, dtype="F32", width=WIDTH)  # of one model
 
 
 class Server:
-    """Whoever has the server's place: it knows what was agreed, and how many samples each silo has."""
+    """An attacker in the server's place, who knows the agreement and how many samples each silo has."""
 
     def __init__(self, federation):
         self.federation, self.run = federation, "ab"
@@ -55,13 +55,13 @@ class Server:
         return ClientApp(Silo(self.kit(silo))).greet(Hello(agreement=self.agreement, run=self.run, nonce="cd"))
 
     def task(self, number=1, row=None, silo=HOME, **fields):
-        """A round's task with one model (d,) for a silo, and the bytes that go with it."""
+        """A round's task with one model (d,) for a silo, and its enclosed bytes."""
         data = packed(torch.zeros(WIDTH) if row is None else row, self.places)
         offer = DownlinkEntry(form=FORM, index=(0,), rows={0: sha256(data)})
         return self.asked(number, silo, {"model": offer}, **fields), {sha256(data): data}
 
     def cores(self, rows, origins=None, index=None, number=1, **fields):
-        """A round's task with single silos' models by place (APPLE), and the bytes that go with it."""
+        """A round's task with single silos' models by place (APPLE), and its enclosed bytes."""
         data = {j: packed(row, self.places) for j, row in rows.items()}
         named = {j: sha256(d) for j, d in data.items()}
         form = FORM.model_copy(update={"many": True})
@@ -79,14 +79,14 @@ class Server:
         return ClientApp(Silo(self.kit(silo))).answer(task, enclosed)
 
     def signed(self, silo, row, number):
-        """Where a silo's row comes from, with its signature."""
+        """The origin of a silo's row, with its signature."""
         origin = RowOrigin(silo=silo, round=number, tensor="core", signature="")
         about = row_statement(self.agreement, self.run, origin, sha256(packed(row, self.places)))
         signature = Signer(self.kit(silo) / "keys" / "silo.key").sign("row", about)
         return origin.model_copy(update={"signature": signature})
 
     def newcomer(self, silo="late", place=3):
-        """A kit of a silo that comes later, with the data of silo-0, and how it is introduced."""
+        """A kit of a silo that joins later, with the data of silo-0, and its introduction."""
         add(self.federation.kits, silo)
         own = self.kit(silo) / "silo.toml"
         text = (self.kit("silo-0") / "silo.toml").read_text().replace('name = "silo-0"', f'name = "{silo}"', 1)
@@ -111,7 +111,7 @@ def server(world):
 
 @pytest.fixture
 def relay(world):
-    """A server that hands single silos' models on."""
+    """A server that relays single silos' models."""
     return Server(world.federation({"name": "apple"}, run={"rounds": ROUNDS}, places=7))
 
 

@@ -1,4 +1,4 @@
-"""A hostile server that offers studies, and a hostile silo that decides on them: what is lost, mixed up or let in."""
+"""A hostile server offering studies, and a hostile silo deciding on them: nothing is lost, mixed up or let in."""
 
 import json
 import threading
@@ -218,7 +218,7 @@ def test_silos_models_are_erased_whatever_their_study_is_called():
 
 
 def visited(federation, *decisions):
-    """A visit of silo-0 with these decisions on studies, each signed by it: the status of the answer."""
+    """The response status for a visit of silo-0 with these decisions on studies, each signed by it."""
     signer = Signer(federation.kits / "silo-0/keys/silo.key")
     taken = []
     for study, accepted in decisions:
@@ -229,7 +229,7 @@ def visited(federation, *decisions):
 
 
 def raising(fault):
-    """What raises this, however it is called."""
+    """A function that raises this, whatever its arguments."""
 
     def fails(*_, **__):
         raise fault

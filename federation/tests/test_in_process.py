@@ -1,4 +1,4 @@
-"""The unchanged Flower apps over a grid in this process, against the simulator: the same models, bit by bit."""
+"""The unchanged Flower apps over an in-process grid, against the simulator: equal models, bit by bit."""
 
 import json
 import subprocess
@@ -70,7 +70,7 @@ def test_whatever_time_a_server_states_a_silo_has_some(ttl, seconds):
 
 
 def three_digits(values):
-    """Losses as they leave a silo."""
+    """Losses as disclosed by a silo."""
     return tuple(float(f"{v:.3g}") for v in values)
 
 

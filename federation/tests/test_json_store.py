@@ -1,4 +1,4 @@
-"""A silo's and a server's small memories, damaged in every field: named in one line, and never begun anew."""
+"""JSON files of silo and server, damaged in every field: a one-line error that names the file, and no fresh start."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A silo's data in its resident process: what is kept, what ends that, and that nobody can tell the difference."""
+"""A silo's data in its resident process: what is kept, what ends it, and that results do not change."""
 
 import os
 
@@ -21,7 +21,7 @@ ROWS = "x,y,label\n" + "".join(f"{k},{k % 3},{'ab'[k % 2]}\n" for k in range(40)
 
 @pytest.fixture
 def kit(tmp_path, monkeypatch):
-    """A kit with a CSV that is an hour old, whose data this process keeps."""
+    """A kit with a one-hour-old CSV, whose data this process keeps."""
     (tmp_path / "state").mkdir()
     told(tmp_path)
     written(tmp_path, ROWS)
@@ -46,7 +46,7 @@ def wanted(kit):
 
 
 def again(kit):
-    """What the next message's process finds, after one that has read and a look of the resident process."""
+    """The data found by the next message's process, after one that has read and a refresh of the resident process."""
     first = own_data(wanted(kit), TASK)
     kept_data._KEEPER.refresh()
     return first, own_data(wanted(kit), TASK)

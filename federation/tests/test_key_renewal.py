@@ -1,4 +1,4 @@
-"""Another key for a silo: made, certified, swapped at the server and taken into use, in the middle of a study."""
+"""A silo's key renewal: made, certified, swapped at the server and put into use, in the middle of a study."""
 
 import shutil
 import subprocess
@@ -45,7 +45,7 @@ def certified(kits, name):
 
 
 def renewed(kits, name):
-    """All of it; the silo's kit goes on with its next key."""
+    """A complete renewal; the silo's kit continues with its next key."""
     folder = certified(kits, name)
     renew_key(kits / "server", name, folder / f"{name}.pub")
     use(kits / name, folder, known)
@@ -146,7 +146,7 @@ def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
 
 @pytest.fixture
 def relay(world):
-    """A server that hands single silos' models on."""
+    """A server that relays single silos' models."""
     return Server(world.federation({"name": "apple"}, run={"rounds": 9}, places=4))
 
 
@@ -170,7 +170,7 @@ def shown(relay, count=1):
 
 @pytest.fixture
 def ask(relay):
-    """Hand silo-1 a row of silo-0's in a round's task."""
+    """Give silo-1 a row of silo-0's in a round's task."""
     relay.federation_settings = Federation.load(relay.federation.toml)
 
     def asked(number, row, origin, *renewals):

@@ -41,7 +41,7 @@ def certificate(pair):
 
 
 def verified(issuer, made, host, when):
-    """The chain from a server's certificate to an authority, as the library's path validation finds it."""
+    """The chain from a server's certificate to an authority, by the library's path validation."""
     try:
         subject = x509.IPAddress(ip_address(host))
     except ValueError:
@@ -148,7 +148,7 @@ def test_an_expiry_is_read_from_the_file(tmp_path):
 
 
 def handshake(tmp_path, trusted):
-    """A TLS connection on loopback, with the files as they are written: what the client reads, or its error."""
+    """A TLS connection on loopback, with the files as written: the text that the client reads, or its error."""
     made = certificates.server(AUTHORITY, ["localhost", "127.0.0.1"])
     for name, content in (("crt", made.public), ("key", made.private), ("ca", trusted.public)):
         (tmp_path / name).write_bytes(content)

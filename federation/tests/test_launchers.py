@@ -1,4 +1,4 @@
-"""The gate before SuperLink, the pin on SuperNode's app, and the environment that both run in."""
+"""The gate before SuperLink, the pinned app of SuperNode, and the environment of both."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""One log a process: time, level, round, no colours, no secrets; and all of them merged by time."""
+"""One log per process with time, level and round, without colours and secrets; all logs merged by time."""
 
 import json
 import logging

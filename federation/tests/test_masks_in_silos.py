@@ -1,4 +1,4 @@
-"""Segmentation in a federation: the silos' models are those of the simulation, bit by bit."""
+"""Segmentation in a federation: the silos' models equal those of the simulation, bit by bit."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Bodies of messages: whatever a peer writes, what is read is bounded, and what cannot be read is one line."""
+"""Bodies of messages: everything read from a peer is bounded, and anything invalid is a one-line error."""
 
 import json
 
@@ -62,7 +62,7 @@ WHOLE = {
 
 
 def places(value, path=()):
-    """Every position in a nested value that holds something, the whole apart."""
+    """Every position of a value inside a nested one, except the whole."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in inner:
         yield (*path, key)

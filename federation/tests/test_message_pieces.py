@@ -1,4 +1,4 @@
-"""A message in few records: all of it comes back, and nothing else is taken for one."""
+"""A message in few records: it survives the round trip, and other content is refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""``/metrics`` and ``/health``: the format's grammar, the numbers of a real run, and who is answered."""
+"""``/metrics`` and ``/health``: the format's grammar, the numbers of a real run, and access control."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def asked(report, path="/metrics", base="http://127.0.0.1:9464", **headers):
 
 
 def of(samples, name, **labels):
-    """The value of the one sample with these labels."""
+    """The value of the single sample with these labels."""
     (found,) = [v for (n, pairs), v in samples.items() if n == name and frozenset(labels.items()) <= pairs]
     return found
 
@@ -262,7 +262,7 @@ def known(ran):
 
 
 def expressions():
-    """All queries of the examples."""
+    """All queries in the examples."""
     rules = yaml.safe_load((EXAMPLES / "alerts.yml").read_text())
     found = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     board = json.loads((EXAMPLES / "grafana.json").read_text())

@@ -1,4 +1,4 @@
-"""The card beside a silo's personal model: the simulator's figures, the agreement's hash, and the weights it gave others."""
+"""The card beside a silo's personal model: the simulator's figures, the agreement's hash, weights of others."""
 
 import hashlib
 import tomllib

@@ -1,4 +1,4 @@
-"""A method of one's own in a federation: every member has its code, and the agreement holds the code's hash."""
+"""A custom method in a federation: every member has its code, and the agreement contains the code's hash."""
 
 import sys
 import tomllib
@@ -36,7 +36,7 @@ def module(tmp_path, monkeypatch):
 
 
 def names_another_method(kit, method):
-    """Edit the method in a kit's federation.toml."""
+    """Change the method in a kit's federation.toml."""
     path = kit / "federation.toml"
     tree = tomllib.loads(path.read_text())
     tree["run"]["method"] = {"name": method}
@@ -44,7 +44,7 @@ def names_another_method(kit, method):
 
 
 def reasons(federation):
-    """Why silos were turned away, by name, as the server's log has it."""
+    """Why silos were turned away, by name, from the server's log."""
     lines = read(federation.server / "run" / "audit.jsonl")
     return {line["silo"]: line["reason"] for line in lines if line["event"] == "refused"}
 
@@ -76,7 +76,7 @@ def test_the_agreement_holds_the_hash_of_the_code(world, module):
 
 
 def agreed_with(path, **run):
-    """The agreement of a federation.toml whose section run has these keys too."""
+    """The agreement of a federation.toml with these additional keys in section run."""
     tree = tomllib.loads(path.read_text())
     tree["run"] |= run
     path.write_text(tomli_w.dumps(tree))

@@ -1,4 +1,4 @@
-"""What comes with a kit is not obeyed: a state that was not made on this machine, decisions without their audit line."""
+"""Content of a kit that has no effect: a state made on another machine, decisions without their audit line."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def federation(world):
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """Makes this another machine."""
+    """Simulates another machine."""
 
     def move(number="0" * 32):
         path = tmp_path / "machine-id"
@@ -141,7 +141,7 @@ def test_a_machine_without_an_id_is_a_line(federation, elsewhere, number):
 
 
 def crafted(federation, silo="silo-0", **changes):
-    """Change a study's file as somebody with a pen would."""
+    """Edit a study's file by hand."""
     studies = KnownStudies(federation.kits / silo)
     path = studies.home(studies.named("second")) / FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -314,7 +314,7 @@ def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(fede
 
 
 class Stores:
-    """A silo's key stores as each task opens them."""
+    """A silo's key stores as opened by each task."""
 
     def __init__(self, folder):
         self.folder = folder

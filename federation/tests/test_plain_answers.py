@@ -1,4 +1,4 @@
-"""Answers are plain bytes, counted as they come: an encoded one is refused by name before a byte of it is read."""
+"""Answers are plain bytes, counted as they come: an encoded one is refused before a byte of it is read."""
 
 import gzip
 import socket
@@ -27,7 +27,7 @@ ENCODINGS = ("gzip, gzip", "gzip", "x-gzip", "deflate", "br", "zstd", "identity"
 
 @pytest.fixture
 def peer():
-    """A server on loopback; ``peer(head, body)`` says what it answers, ``peer.asked`` what it was asked."""
+    """A server on loopback; ``peer(head, body)`` sets its answer, ``peer.asked`` is the last request."""
 
     class Peer:
         def __init__(self):
@@ -56,13 +56,13 @@ def peer():
 
 
 def fleet(way):
-    """As Flower's SuperNode reads an answer: whole."""
+    """Read a whole answer, as Flower's SuperNode does."""
     with client(way) as line:
         return line.post(way.url, content=b"asked").content
 
 
 def runtime(way):
-    """As Flower's other clients do in the resident process, with its hooks."""
+    """Read as Flower's other clients in the resident process do, with its hooks."""
     from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
     from flwr.supercore.protobuf.client import ProtobufClient
 

@@ -1,4 +1,4 @@
-"""What `pomona silo check`, `status` and `report` find, on kits made for the test."""
+"""Findings of `pomona silo check`, `status` and `report`, on kits made for the test."""
 
 import json
 import re
@@ -82,7 +82,7 @@ def found(folder):
 
 @pytest.fixture
 def served(tmp_path, request):
-    """A kit whose server answers with a clock that is ``late`` seconds off, with a certificate of some age in days."""
+    """A kit whose server's clock is ``late`` seconds off, with a certificate of some age in days."""
     late, age = [], timedelta(days=getattr(request, "param", 0))
 
     class Answer(BaseHTTPRequestHandler):

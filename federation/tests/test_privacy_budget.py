@@ -1,4 +1,4 @@
-"""A silo's privacy budget over all studies: reserved once a run, added up by data, and never for free."""
+"""A silo's privacy budget over all studies: reserved once per run, summed by data, and never free."""
 
 import json
 import math
@@ -22,12 +22,12 @@ NOISY = {**PRIVATE, "seed": None}
 
 
 def claim(study="one", epsilon=1.0, run="ab"):
-    """A claim whose agreement is the hash of its name, more or less."""
+    """A claim with the hash of its name as agreement."""
     return Claim(study, study.encode().hex().rjust(64, "0")[:64], run, lambda: Cost(epsilon, 1e-5))
 
 
 def clinic(folder, *names):
-    """Settings of data in files of a folder; a file that is not there holds its own name."""
+    """Settings of data in files of a folder; a new file contains its own name."""
     folder.mkdir(exist_ok=True)
     for name in names:
         if not (folder / name).exists():
@@ -220,7 +220,7 @@ def test_a_folder_holds_what_lies_in_it_and_a_reader_is_known_by_its_name(tmp_pa
 
 @pytest.fixture
 def private(world):
-    """A server of a federation with noise, and who has its place."""
+    """A server of a federation with noise, and an attacker in its place."""
     pytest.importorskip("opacus")
     return Server(world.federation("fedavg", run={"rounds": ROUNDS, "privacy": NOISY}, places=7))
 

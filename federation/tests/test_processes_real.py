@@ -1,4 +1,4 @@
-"""Both supervisors with Flower's own processes, TLS and keys on, and a stand-in app: every death, one after another."""
+"""Both supervisors with Flower's own processes, TLS, keys and a stand-in app: every kind of death in turn."""
 
 import json
 import os
@@ -169,7 +169,7 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
 
 
 def strangers_are_refused(kits):
-    """A request that says that it was forwarded counts as a stranger's; this machine's own are answered."""
+    """Requests marked as forwarded count as a stranger's; this machine's own are answered."""
     address = (kits / "server" / "federation.toml").read_text().split('server = "')[1].split('"')[0]
     context = ssl.create_default_context(cafile=str(kits / "server" / "certs" / "ca.crt"))
 

@@ -1,4 +1,4 @@
-"""Kits: what is in them, what is not, who may read it, and that nothing is ever written over."""
+"""Kits: contents, omissions, permissions, and that nothing is ever overwritten."""
 
 import hashlib
 import json
@@ -62,7 +62,7 @@ def files(folder):
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory):
-    """Kits for north, south, and west, which brought its own key; under a umask that forbids nothing."""
+    """Kits for north, south, and west, which supplied its own key; under a umask that forbids nothing."""
     home = tmp_path_factory.mktemp("provision")
     own = keys.silo()
     (home / "west.pub").write_bytes(own.public)
@@ -279,7 +279,7 @@ def test_a_newcomer_is_added_where_the_authority_is(copy, tmp_path):
 
 
 def aged(home, days):
-    """The kits' server certificate as it would be had they been made so many days ago."""
+    """The kits' server certificate as if they had been made this many days ago."""
     pair = keys.Pair((home / "authority/ca.key").read_bytes(), (home / "authority/ca.crt").read_bytes())
     path = home / "server/certs/server.crt"
     path.write_bytes(certificates.renewed(pair, path.read_bytes(), datetime.now(UTC) - timedelta(days=days)))

@@ -1,4 +1,4 @@
-"""Silos give their tables as they are; how these become numbers comes from the agreement, and is the simulator's."""
+"""Raw tables at silos: the agreement defines how they become numbers, equal to the simulator's."""
 
 import tomllib
 from pathlib import Path
@@ -30,7 +30,7 @@ AGREED = {"missing": "median", "categories": ["ward"], "dates": ["visit"], "miss
 
 
 def site(folder, number):
-    """A site's files: gaps in other columns than the others', a ward of its own, and the columns in its own order."""
+    """A site's files: gaps in other columns than the others', its own ward, and its own column order."""
     draw, files = np.random.Generator(np.random.Philox(number)), {}
     order = [(k + number) % 4 for k in range(4)]
     for part, count in ROWS.items():
@@ -99,7 +99,7 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
 
 
 def agreement(tmp_path, text="age,ward,outcome\n1,A,well\n,B,ill\n3,A,ill\n"):
-    """An agreement learnt from a table."""
+    """An agreement derived from a table."""
     path = tmp_path / "first.csv"
     path.write_text(text)
     data = read(DataSettings(name="csv", path=path, **OWN, missing="median", categories=("ward",)))
@@ -109,7 +109,7 @@ def agreement(tmp_path, text="age,ward,outcome\n1,A,well\n,B,ill\n3,A,ill\n"):
 
 
 def silo(tmp_path, text, task):
-    """A silo's data by an agreement."""
+    """A silo's data under an agreement."""
     path = tmp_path / "own.csv"
     path.write_text(text)
     return conformed(read(csv_table.read_as(DataSettings(name="csv", path=path, **OWN), task.preprocessing)), task)

@@ -1,7 +1,7 @@
 """SIGKILL of each process in each of 30 moments of a round; ``pytest -m slow federation/tests/test_real_kills.py``.
 
-One federation a process, killed once a round: the k-th time k / 30 of a round after a commit. Whatever the kill hits,
-the federation ends with the models of a simulation in which nothing happened, and everybody took part in every round.
+One federation per process, killed once a round: the k-th time k / 30 of a round after a commit. Whatever is hit,
+the federation ends with the models of an undisturbed simulation, and every silo took part in every round.
 """
 
 import sys
@@ -22,7 +22,7 @@ OWNERS = dict.fromkeys(("supervisor", "SuperLink", "SuperExec", "ServerApp"), "s
 
 
 def committed(local, number, seconds=LATER):
-    """Return as soon as a round is committed. Fails where the federation ends before, or nothing happens."""
+    """Return as soon as a round is committed. Fails if the federation ends before, or nothing happens."""
     limit = time.monotonic() + seconds
     while local.status is None or local.status.round < number:
         assert local.status is None or local.status.state in {"running", "interrupted"}, local.status
@@ -40,7 +40,7 @@ def found(local, kind):
 
 
 def killed(local, kind):
-    """Kill a process, and do what only a person would. What it was doing, as far as that can be seen."""
+    """Kill a process, and do what only a person would. Returns what it was doing, as far as visible."""
     busy = bool(local.find("ClientApp", "silo-1"))
     kill(found(local, kind)[:1])
     if kind == "supervisor":

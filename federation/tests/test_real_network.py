@@ -1,7 +1,7 @@
 """Real processes over a bad network; ``pytest -m slow federation/tests/test_real_network.py``, minutes each.
 
-Between the silos and the server lies a TCP line of ours that delays, stalls, throttles and cuts, or, where the kernel
-has netem and lets us, a network of their own with delay and loss.
+Between the silos and the server is our TCP relay that delays, stalls, throttles and cuts, or, if the kernel has netem
+and permits it, a separate network with delay and loss.
 """
 
 import json
@@ -24,7 +24,7 @@ BAD = "delay 50ms 20ms loss 2%"
 
 @pytest.fixture
 def line(tmp_path, request):
-    """A federation whose silos reach the server by a line, which does nothing to what it carries yet."""
+    """A federation whose silos reach the server through a relay, at first without disturbance."""
     with federation(tmp_path / "local", getattr(request, "param", ROUNDS)) as local:
         server = tomllib.loads((local.server / "federation.toml").read_text())["server"]
         (port,) = free_ports(1)
@@ -67,7 +67,7 @@ def test_a_network_that_is_dark_for_longer_than_flower_counts_a_silo_as_there(li
 
 
 def own_network(*words):
-    """A command line that runs another in a network of its own, with loopback up and bad."""
+    """A command prefix that runs a command in a separate network, with a bad loopback."""
     bad = f"ip link set lo up && tc qdisc add dev lo root netem {BAD} && exec "
     return ["unshare", "-rn", "sh", "-c", bad + '"$@"', "sh", *words]
 

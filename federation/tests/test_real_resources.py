@@ -1,7 +1,7 @@
-"""Real processes whose disk is full, whose clock jumps, whose silo is slow for a while; minutes each.
+"""Real processes with a full disk, a jumping clock, or a temporarily slow silo; minutes each.
 
-``pytest -m slow federation/tests/test_real_resources.py``. Each ends with the models of an undisturbed simulation, or stops
-with a code and goes on to the same models once there is room again.
+``pytest -m slow federation/tests/test_real_resources.py``. Each ends with the models of an undisturbed simulation, or
+stops with a code and continues to the same models once there is room again.
 """
 
 import time
@@ -92,7 +92,7 @@ def data(settings):
 
 
 def slow_silo(local, seconds, times=3):
-    """Silo-1 takes so many seconds longer, as many times, once it is told so by the function that is returned."""
+    """Make silo-1 slower by this many seconds, this many times, after a call of the returned function."""
     kit = local.silo("silo-1")
     (kit / "slow_data.py").write_text(SLOW.replace("SECONDS", str(seconds)))
     own = (kit / "silo.toml").read_text()

@@ -31,7 +31,7 @@ def test_a_federation_offers_every_method_but_the_one_that_hands_samples_to_all(
 
 
 def rehearsed(folder, method, rounds, silos, **options):
-    """How far the personal models are from the simulator's."""
+    """Distance of the personal models from the simulator's."""
     config = settings(method=method, rounds=rounds, clients=silos)
     options |= {"deadline": 240.0, "wait": 240.0, "quorum": silos}
     return rehearse(Scenario.prepare(config), folder / "rehearsal", print, **options)

@@ -1,4 +1,4 @@
-"""A SuperNode's runtime reads nothing of what another account of the machine sends it."""
+"""A SuperNode's runtime reads nothing from another account of the machine."""
 
 import inspect
 import os
@@ -37,7 +37,7 @@ except (OSError, http.client.HTTPException):
 
 @pytest.fixture
 def served():
-    """A server whose application counts the bytes of bodies that it reads, behind the gate: its port and the count."""
+    """A server behind the gate whose application counts the bytes of bodies that it reads: its port and the count."""
     read = []
 
     async def app(scope, receive, send):

@@ -1,4 +1,4 @@
-"""The reference of a federation's files: complete, explained, found by its words, and the page in the docs."""
+"""The reference of a federation's files: complete, explained, searchable, and equal to the page in the docs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Two federations on one machine at the same time, with real processes: neither knows of the other."""
+"""Two independent federations on one machine at the same time, with real processes."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A silo whose ``device`` cannot be used: each place that says so does, in a line, and what waits is seen to wait."""
+"""A silo with an unusable ``device``: each place that reports it does so in a line, and waiting is visible."""
 
 import tomllib
 
@@ -22,7 +22,7 @@ FAULTS = [
 
 @pytest.fixture(params=FAULTS, ids=lambda fault: type(fault).__name__)
 def silo(world, monkeypatch, request):
-    """A federation whose silo-0 is to compute on a GPU that raises, and the line that says so."""
+    """A federation whose silo-0 is set to a GPU that raises, and the line that reports it."""
     federation = world.federation("fedavg", wait=0.5)
     path = federation.kits / "silo-0/silo.toml"
     path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"device": "cuda"}))

@@ -1,4 +1,4 @@
-"""The silo's own record of its visits: durable, mended where it was torn, and never the reason for a traceback."""
+"""The silo's own record of its visits: durable, repaired after a torn line, and never a cause of a traceback."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Studies on a standing federation: submitted, offered, accepted or declined by each silo, and run one after another."""
+"""Studies on an existing federation: submitted, offered, accepted or declined by each silo, and run in sequence."""
 
 import os
 import time
@@ -27,7 +27,7 @@ from pomona_federation.study import Study
 
 
 def study_file(federation, name, **changes):
-    """The terms of the federation's own study as another one's ``STUDY.toml``, in a file."""
+    """The terms of the federation's own study as another study's ``STUDY.toml``, in a file."""
     tree = tomllib.loads(federation.toml.read_text())
     terms = {key: tree[key] for key in ("run", "task", "deadline", "wait")}
     path = federation.toml.with_name(f"{name}.toml")
@@ -49,14 +49,14 @@ def asking(federation, silo):
 
 
 def heard(federation, silo):
-    """Let a silo ask for studies; the lines that its administrator reads."""
+    """Make a silo ask for studies; return the lines for its administrator."""
     said = []
     consider(federation.kits / silo, asking(federation, silo), said.append)
     return said
 
 
 def decided(federation, silo, name, accepted=True):
-    """A silo's administrator decides, and the server hears of it."""
+    """Record an administrator's decision and send it to the server."""
     known = KnownStudies(federation.kits / silo)
     known.decide(known.named(name), accepted, "Dr. North")
     visit(federation.kits / silo, asking(federation, silo))
@@ -380,7 +380,7 @@ def test_versions_are_compared_before_anything_waits(federation, monkeypatch):
     here, other = versions.own(), versions.own().model_copy(update={"flower": "1.41.0"})
 
     def of_another_release(path, body):
-        """The silo has another Flower; the server's is as before."""
+        """A silo with another Flower, beside an unchanged server."""
         monkeypatch.setattr(versions, "own", lambda: here)
         answer = ask(path, body)
         monkeypatch.setattr(versions, "own", lambda: other)

@@ -1,4 +1,4 @@
-"""What a study may take while it is judged, and what rules and settings bound: memory, computing, privacy."""
+"""Limits on memory, computation and privacy of a study, while it is checked and by rules and settings."""
 
 import os
 import tomllib
@@ -29,12 +29,12 @@ from test_studies import decided, heard, own_models
 
 @pytest.fixture
 def federation(world):
-    """Three silos, of which silo-0 has rules of consent."""
+    """Three silos, of which silo-0 has consent rules."""
     return world.federation("fedavg", wait=0.5)
 
 
 def built(monkeypatch, raises=None):
-    """The networks that are built from here on; with ``raises``, instead of being built."""
+    """Record the networks built from here on; with ``raises``, fail instead."""
     made, build = [], models.build
 
     def counted(settings, *rest, **more):
@@ -48,7 +48,7 @@ def built(monkeypatch, raises=None):
 
 
 def wide(federation, *hidden):
-    """Section run with a network of these layers."""
+    """Section run with a network with these layers."""
     run = tomllib.loads(federation.toml.read_text())["run"]
     return {**run, "model": {"name": "mlp", "hidden": list(hidden)}}
 
@@ -115,7 +115,7 @@ def test_whatever_one_study_raises_is_a_line_and_the_next_is_judged(federation, 
 
 
 def asked_in_a_process(federation):
-    """Have silo-0 ask for studies in a process of its own. Its exit code."""
+    """Make silo-0 ask for studies in a separate process. Returns its exit code."""
     child = os.fork()
     if not child:
         try:
@@ -276,7 +276,7 @@ def test_methods_are_of_studies_that_train_and_evaluations_go_by_their_kind(fede
 
 
 def bounded(federation, **settings):
-    """More settings of silo-0."""
+    """Further settings of silo-0."""
     path = federation.kits / "silo-0/silo.toml"
     path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | settings))
 

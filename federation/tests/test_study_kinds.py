@@ -1,4 +1,4 @@
-"""Studies that judge models, and studies that choose settings."""
+"""Studies that evaluate models, and studies that select settings."""
 
 import json
 import shutil
@@ -38,14 +38,14 @@ def federation(world):
 
 
 def evaluation_file(federation, name="cross", **changes):
-    """A ``STUDY.toml`` that judges the models of the kit's own study."""
+    """A ``STUDY.toml`` that evaluates the models of the kit's own study."""
     path = federation.toml.with_name(f"{name}.toml")
     path.write_text(tomli_w.dumps({"name": name, "kind": "evaluate", "quorum": 1, "evaluate": {"of": ""}, **changes}))
     return path
 
 
 def submitted(federation, path, silos=None):
-    """The folder of a study that these silos have accepted, and all others have declined; it has not run."""
+    """The folder of a study that these silos have accepted and all others declined, before its run."""
     known = StudyQueue(federation.server).submit(path)
     for silo in federation.names:
         heard(federation, silo)
@@ -54,20 +54,20 @@ def submitted(federation, path, silos=None):
 
 
 def ran(federation, path, silos=None):
-    """The folder of a study that these silos have accepted, after its end."""
+    """The folder of a study that these silos have accepted, after its run."""
     folder = submitted(federation, path, silos)
     federation.run(folder.name)
     return folder
 
 
 def cells(folder):
-    """What an evaluation found, by model, silo and split: samples, value, interval."""
+    """The result of an evaluation by model, silo and split: samples, value, interval."""
     found = json.loads((folder / "evaluation.json").read_text())["cells"]
     return {(c["model"], c["silo"], c["split"]): (c["samples"], c["value"], c["interval"]) for c in found}
 
 
 def judged(federation, path, silo, split):
-    """The same of a model file and a silo's data, computed from the two alone."""
+    """The same from a model file and a silo's data alone."""
     kit = federation.kits / silo
     own = own_scenario(SiloFile.load(kit / "silo.toml"), StudyQueue(federation.server).federation)
     rows = getattr(own.partition.clients[0], split)
@@ -192,7 +192,7 @@ def search_file(federation, name="tune", **changes):
 
 
 def trials(folder):
-    """What a search has tried."""
+    """The trials of a search."""
     return json.loads((folder / "search.json").read_text())
 
 

@@ -1,4 +1,4 @@
-"""What a silo's administrator sees of a study before accepting it, and of a kit that came with none."""
+"""A study as shown to a silo's administrator before acceptance, and a kit that came without a study."""
 
 import tomllib
 
@@ -29,7 +29,7 @@ def standing(federation):
 
 
 def offered(federation, name="second", **changes):
-    """A study that silo-0 has heard of; its hash."""
+    """A study that silo-0 has received; its hash."""
     known = StudyQueue(federation.server).submit(study_file(federation, name, **changes))
     heard(federation, "silo-0")
     return known.agreement

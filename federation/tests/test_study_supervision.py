@@ -1,4 +1,4 @@
-"""The server's supervision of several studies: one SuperLink, one study after the other, in stand-in processes."""
+"""The server's supervision of several studies: one SuperLink, studies in sequence, in stand-in processes."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ class Link:
         return []
 
     def register(self, name, key):
-        """All are welcome."""
+        """Accept every key."""
 
     def submit(self, _, settings):
         study = settings["study"]
@@ -95,7 +95,7 @@ def submitted(kit, *names, accepted=True):
 
 
 class Clock:
-    """The policy's time: Ctrl+C comes in the first pause after which a condition holds.
+    """The policy's time: Ctrl+C comes in the first pause after a condition holds.
 
     A signal would come anywhere, also between the opening of a file of /proc and the ``with`` that closes it.
     """

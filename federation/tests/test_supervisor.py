@@ -1,4 +1,4 @@
-"""Supervision of both sides: the next action, the restart after every death, and that no process is left behind."""
+"""Supervision of both sides: the next action, restarts after every death, and no process left behind."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_what_a_look_calls_for(sight, verdict):
 
 
 class Fake:
-    """A SuperLink whose ServerApps are the given programs, one a submission; each gets the folder run/."""
+    """A SuperLink whose ServerApps are the given programs, one per submission; each gets the folder run/."""
 
     def __init__(self, programs):
         self.programs, self.keys, self.stopped, self.submitted = list(programs), {}, [], []
@@ -118,7 +118,7 @@ def quick(monkeypatch):
 
 
 def server(folder, link, command=SLEEP, members=None):
-    """The two parts of a server's supervision, and the lines that it says."""
+    """The two parts of a server's supervision, and its output lines."""
     said = []
     (folder / "run").mkdir(exist_ok=True)
     (folder / "federation.toml").write_text(agreement(28443))
@@ -316,7 +316,7 @@ def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
 
 
 def states(*parts):
-    """States a second apart: (seconds, connected, reachable) for each part."""
+    """States one second apart: (seconds, connected, reachable) for each part."""
     now, made = 0.0, []
     for seconds, online, reachable in parts:
         for _ in range(int(seconds)):
@@ -360,7 +360,7 @@ def test_connections_are_seen_while_they_are_there():
 
 
 def silo(folder, program, reach=lambda: None, online=lambda _: True):
-    """The two parts of a silo's supervision, and the lines that it says."""
+    """The two parts of a silo's supervision, and its output lines."""
     said = []
     made = Supervisor([sys.executable, "-c", program], processes.environment(folder), folder / "logs" / "supernode.log")
     return made, SiloPolicy(folder, online, reach, said.append), said

@@ -1,4 +1,4 @@
-"""A survey as a study: submitted, accepted, asked in two steps, and its result in the study's folder."""
+"""A survey as a study: submitted, accepted, asked in two steps, with its result in the study's folder."""
 
 import json
 import tomllib
@@ -76,14 +76,14 @@ class Standing:
         return known
 
     def accept(self, silo, name):
-        """A silo takes in what is new, and its administrator accepts."""
+        """A silo receives new studies, and its administrator accepts."""
         ask = self.hear(silo)
         known = KnownStudies(self.kits / silo)
         known.decide(known.named(name), True, "Dr. North")
         visit(self.kits / silo, ask)
 
     def hear(self, silo):
-        """A silo takes in what is new."""
+        """A silo receives new studies."""
         ask = asking(SimpleNamespace(server=self.kits / "server"), silo)
         consider(self.kits / silo, ask, lambda _: None)
         return ask
@@ -94,7 +94,7 @@ class Standing:
         return self.result(name)
 
     def result(self, name):
-        """What a survey left."""
+        """The result of a survey."""
         return SurveyResult.model_validate_json((self.out(name) / "survey.json").read_text())
 
     def out(self, name):
@@ -102,14 +102,14 @@ class Standing:
         return self.kits / "server" / "run" / "studies" / name
 
     def questions(self):
-        """The questions that were sent, with the node of each."""
+        """The questions sent, with the node of each."""
         sent = [(m.metadata.dst_node_id, unpacked(m.content)) for m in self.grid.sent]
         return [(node, message) for node, message in sent if message.kind == SurveyQuestion.kind]
 
 
 @pytest.fixture
 def standing(tmp_path):
-    """Three silos with tables, and no study yet."""
+    """Three silos with tables, without a study."""
     return Standing(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""From raw files by a survey to trained models: nothing is known of the data but what the silos' settings say."""
+"""From raw files by a survey to trained models, with no knowledge of the data beyond the silos' settings."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""A rehearsal has the federation's own task: made-up samples of its form, and refusal of what does not fit it."""
+"""A rehearsal with the federation's own task: synthetic samples in its form, and refusal of data that does not fit."""
 
 import numpy as np
 import pytest
@@ -99,7 +99,7 @@ def test_data_that_is_named_has_to_fit_the_task(tmp_path):
 
 @pytest.fixture
 def rows(tmp_path):
-    """A table of two silos with two numbers to learn, of mean 7."""
+    """A table of two silos with two numeric targets of mean 7."""
     table, rng = tmp_path / "rows.csv", np.random.default_rng(0)
     lines = [",".join(map(str, [*rng.normal(7, 1, 6), i % 2])) for i in range(40)]
     table.write_text("\n".join(["a,b,c,d,y,z,silo", *lines]))

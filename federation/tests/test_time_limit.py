@@ -1,4 +1,4 @@
-"""A server that sends a byte now and then: each read succeeds, and the answer as a whole has a limit all the same."""
+"""A server that sends an occasional byte: each read succeeds, but the whole answer has a time limit."""
 
 import socket
 import ssl
@@ -21,7 +21,7 @@ SLOW = 100  # bytes that come one by one, 0.05 s apart; then the answer goes on 
 
 @pytest.fixture(params=["http", "https"])
 def trickling(request, tmp_path):
-    """A way to a server, and a function that says what it answers: at once, slowly, and at once again."""
+    """A route to a server, and a function that sets its answer: at once, slowly, and at once again."""
     listening, ca = socket.create_server(("127.0.0.1", 0)), tmp_path / "ca.crt"
     context = None
     if request.param == "https":

@@ -1,4 +1,4 @@
-"""What the server is told of a fault at a silo: nothing of its data, its settings and its files."""
+"""Faults as disclosed to the server: nothing of a silo's data, settings or files."""
 
 import json
 import shutil
@@ -102,7 +102,7 @@ def test_which_silo_a_process_is_no_context_says(world, tmp_path):
 
 
 def huge(server):
-    """An evaluation of a model whose outputs overflow on all samples, as a server would have it on chosen ones."""
+    """An evaluation of a model whose outputs overflow on all samples, as a hostile server could choose them."""
     return server.task(1, noise(3) * 1e30, trains=False)
 
 

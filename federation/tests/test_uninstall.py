@@ -1,4 +1,4 @@
-"""``uninstall``: what is kept, erased, removed and left alone; links, kills, second calls, running processes."""
+"""``uninstall``: files kept, erased, removed and untouched; links, kills, repeated calls, running processes."""
 
 import os
 import stat
@@ -49,7 +49,7 @@ OWN = {"clinic.py", "data/train.csv", "notes/of a person.txt"}
 
 @pytest.fixture
 def kit(tmp_path):
-    """A silo's kit with a file of each sort; each holds its own path."""
+    """A silo's kit with a file of each kind; each contains its own path."""
     folder = tmp_path / "north"
     for name in KEPT | SECRET | PLAIN | OWN:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def kit(tmp_path):
 
 
 def files(folder):
-    """Files of a folder by path, with what they hold; links as where they point to."""
+    """Files of a folder by path, with their content; links as their targets."""
     return {
         str(p.relative_to(folder)): str(p.readlink()) if p.is_symlink() else p.read_text(errors="replace")
         for p in folder.rglob("*")
@@ -179,7 +179,7 @@ def test_a_running_silo_is_refused(kit):
 
 
 def killed_at(number, monkeypatch):
-    """Let the kernel's calls that change names or content work so often, and then no more."""
+    """Let the kernel's calls that change names or content succeed this many times, then fail."""
     left = [number]
 
     def until(call):

@@ -1,4 +1,4 @@
-"""Two versions in one federation: who works with whom, who says so, and what an upgrade in a study may be."""
+"""Two versions in one federation: compatibility, error messages, and upgrades during a study."""
 
 import sys
 from contextlib import contextmanager
@@ -44,7 +44,7 @@ def test_who_works_with_whom(pomona, protocol, flower, works):
 
 @contextmanager
 def installed(monkeypatch, pomona):
-    """Another version of Pomona is installed here."""
+    """Simulate another installed version of Pomona."""
     found = versions.version
     with monkeypatch.context() as patch:
         patch.setattr(versions, "version", lambda name: pomona if name == "pomona" else found(name))
@@ -80,7 +80,7 @@ def test_another_versions_body_is_not_looked_at(monkeypatch):
 
 
 def upgraded(federation, monkeypatch, node, pomona):
-    """Have one silo's apps run with another version of Pomona."""
+    """Run one silo's apps with another version of Pomona."""
     served = federation.grid._served
 
     def serve(message):

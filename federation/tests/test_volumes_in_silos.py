@@ -1,4 +1,4 @@
-"""Volumes of 16 bits in a federation: the silos' models are those of the simulation, bit by bit."""
+"""16-bit volumes in a federation: the silos' models equal those of the simulation, bit by bit."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""For whom a server waits: while silos are gathered, during a round, and what `server status` says of it."""
+"""The silos that a server waits for, before a study and during a round, and as shown by `server status`."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ from pomona_federation.supervision.status_files import NAMED, WAITING, WaitingSt
 
 @dataclass
 class Clock:
-    """Seconds that pass only while somebody sleeps."""
+    """A clock that advances only during sleeps."""
 
     now: float = 0.0
     events: dict = field(default_factory=dict)  # second -> what happens then
@@ -38,7 +38,7 @@ class Clock:
 
 
 class Members:
-    """A registry that its operator changes while the server gathers."""
+    """A registry that its operator changes while the server waits for silos."""
 
     def __init__(self, folder, *names):
         self.path = folder / "roster.json"
@@ -49,7 +49,7 @@ class Members:
 
 
 class Nodes(Handshake):
-    """A handshake in which node k is place k, and those in ``asked`` have been asked who they are."""
+    """A handshake in which node k is place k, and the nodes in ``asked`` have been asked for their identity."""
 
     asked = ()
 

@@ -1,4 +1,4 @@
-"""A silo's way out through a real proxy that asks for a password, and at a limited speed."""
+"""A silo's route through a real proxy with a password, and at a limited speed."""
 
 import os
 import threading
@@ -28,7 +28,7 @@ from test_client_certificates import kits, way  # noqa: F401 - a fixture
 
 @pytest.fixture(params=["squid", "tinyproxy"])
 def proxy(request):
-    """Begins a proxy that lets through to one port."""
+    """Starts a proxy that forwards to one port."""
     made = []
 
     def begin(allowed):
@@ -145,7 +145,7 @@ def test_a_proxys_address(url, host, port):
 
 
 class Clock:
-    """Time that passes only while somebody waits; ``held``: what nobody may wait with."""
+    """A clock that advances only during waits; ``held``: locks that must not be held while waiting."""
 
     def __init__(self):
         self.now, self.waits = 0.0, []

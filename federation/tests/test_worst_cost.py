@@ -1,4 +1,4 @@
-"""What a study costs at worst: said before it begins, infinite where something is not covered, and never passed."""
+"""The worst-case cost of a study: reported before it starts, infinite if something is not covered, never exceeded."""
 
 from contextlib import suppress
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A TCP line that is slow, stalls, is cut, or goes dark: between the silos of a test and its server, on loopback."""
+"""A TCP relay that is slow, stalls, cuts, or goes dark, between the silos of a test and its server, on loopback."""
 
 import asyncio
 import threading
@@ -14,15 +14,15 @@ PIECE = 16 * 1024  # bytes that are passed on at a time
 
 @dataclass
 class Line:
-    """What a line does to what it carries; every field may be changed while it carries.
+    """Disturbances of a relay; every field may be changed while it is running.
 
     Attributes:
-        delay: seconds that each piece takes, each way.
+        delay: of each piece in seconds, each way.
         rate: bytes a second, of each connection and way; 0 for no limit.
         lost, again: share of pieces that are lost, and seconds until they have been sent again, as TCP does.
         cut: bytes after which a connection is cut, on average; 0 for never.
-        dark: whether nothing passes, and no connection ends.
-        connections, cuts: how many there were.
+        dark: nothing passes, and no connection ends.
+        connections, cuts: numbers so far.
     """
 
     delay: float = 0.0
@@ -37,7 +37,7 @@ class Line:
     _draws: Generator = field(default_factory=lambda: stream(5, "line"))
 
     async def carry(self, target, reader, writer):
-        """One connection, until one end closes it or it is cut."""
+        """Relay one connection, until one end closes it or it is cut."""
         self.connections += 1
         self._open.add(task := asyncio.current_task())
         writers = [writer]
@@ -64,7 +64,7 @@ class Line:
             task.cancel()
 
     async def _pass(self, reader, writer, left):
-        """Pass on what comes one way, for so many bytes; an end that is closed is passed on, too."""
+        """Relay one direction, up to a number of bytes; a closed end is passed on, too."""
         try:
             while piece := await reader.read(PIECE):
                 while self.dark:
@@ -85,7 +85,7 @@ class Line:
 
 @contextmanager
 def troubled(line, port, target):
-    """Carry what comes to one port of loopback to another, in a thread."""
+    """Relay one port of loopback to another, in a thread."""
     ready, ending = threading.Event(), []
 
     async def serve():

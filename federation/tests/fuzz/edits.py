@@ -1,4 +1,4 @@
-"""Inputs that somebody has damaged or made up: from bytes, from the tree that a text holds, and from pydantic models."""
+"""Damaged or made-up inputs: from bytes, from the tree of a parsed text, and from pydantic models."""
 
 import json
 import tomllib
@@ -46,7 +46,7 @@ values = st.one_of(
 
 @st.composite
 def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
-    """A function that damages bytes: bits that flip, an end that is cut or grows, a piece that is lost or overwritten."""
+    """A function that damages bytes: flips bits, cuts or extends the end, drops or overwrites a piece."""
     start, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
     new, kind = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 5))
 
@@ -68,7 +68,7 @@ def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 
 
 def places(value: Any, path: Path_ = ()) -> Iterator[Path_]:
-    """Every position in a nested value, the whole apart."""
+    """Every position in a nested value, except the whole."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in inner:
         yield (*path, key)
@@ -77,7 +77,7 @@ def places(value: Any, path: Path_ = ()) -> Iterator[Path_]:
 
 @st.composite
 def edits(draw: st.DrawFn, positions: list[Path_]) -> Callable[[Any], Any]:
-    """A function that changes a tree at one position: another value, none, two of them, another name, one from elsewhere."""
+    """A function that changes a tree at one position: replaced, deleted, duplicated, renamed, or copied there."""
     kind, value, name = draw(st.integers(0, 5)), draw(values), draw(st.text(max_size=6))
     path, other = draw(st.sampled_from(positions)), draw(st.sampled_from(positions))
 
@@ -102,7 +102,7 @@ def edits(draw: st.DrawFn, positions: list[Path_]) -> Callable[[Any], Any]:
 
 
 def at(tree: Any, path: Path_) -> Any:
-    """What is at a position."""
+    """The value at a position."""
     for key in path:
         tree = tree[key]
     return tree
@@ -110,7 +110,7 @@ def at(tree: Any, path: Path_) -> Any:
 
 @dataclass(frozen=True)
 class Form:
-    """How a tree is written."""
+    """A tree's text format."""
 
     read: Callable[[str], Any]
     write: Callable[[Any], str]
@@ -127,20 +127,20 @@ TOML = Form(tomllib.loads, tomli_w.dumps)
 
 @dataclass(frozen=True)
 class Valid:
-    """A valid input that others are made from; ``form`` where it is the text of a tree."""
+    """A valid input from which others are made; ``form`` if it is the text of a tree."""
 
     data: bytes
     form: Form | None = None
 
     @cached_property
     def tree(self) -> Any:
-        """What it says."""
+        """The parsed tree."""
         assert self.form
         return self.form.read(self.data.decode())
 
     @cached_property
     def positions(self) -> list[Path_]:
-        """All of the tree's."""
+        """All positions of the tree."""
         return list(places(self.tree))
 
 
@@ -150,7 +150,7 @@ def damaged(valid: Valid) -> st.SearchStrategy[bytes]:
 
 
 def edited(valid: Valid) -> st.SearchStrategy[bytes]:
-    """The input's tree with one to three edits, written again; as it is where no text can say it."""
+    """The input's tree with one to three edits, as text; unchanged if no text can express it."""
 
     def written(each: list[Callable[[Any], Any]]) -> bytes:
         assert valid.form
@@ -163,7 +163,7 @@ def edited(valid: Valid) -> st.SearchStrategy[bytes]:
 
 
 def inputs(valid: Valid) -> st.SearchStrategy[bytes]:
-    """Both, and pure noise."""
+    """Damaged and edited inputs, and pure noise."""
     known = damaged(valid) if valid.form is None else st.one_of(edited(valid), edited(valid), damaged(valid))
     return st.one_of(known, known, known, st.binary(max_size=60))
 
@@ -178,13 +178,13 @@ def _all(each: list[Callable[[Any], Any]], value: Any) -> Any:
 
 
 def said(kind: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
-    """Bodies that a model reads, from its JSON schema; and with keys of mappings that it may refuse."""
+    """Bodies that a model accepts, from its JSON schema; also with mapping keys that it may refuse."""
     schema = kind.model_json_schema()
     return _of(schema, schema.get("$defs", {}))
 
 
 def _of(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """What fits a schema of the words that pydantic uses."""
+    """Values that fit a schema in pydantic's vocabulary."""
     match schema:
         case {"$ref": str(name)}:
             return _of(known[name.rpartition("/")[2]], known)
@@ -222,7 +222,7 @@ def _of(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]
 
 
 def messages(kind: type[BaseModel], valid: Valid) -> st.SearchStrategy[bytes]:
-    """Bodies of a kind: made up whole, a valid one with one field from such a one, and whatever ``inputs`` makes."""
+    """Bodies of a kind: fully made up, a valid one with one made-up field, and the output of ``inputs``."""
     made = said(kind)
     whole = made.map(lambda body: json.dumps(body).encode())
     swapped = st.builds(

@@ -1,4 +1,4 @@
-"""What no input may do, whatever it holds: take time or memory out of proportion, touch what lies beside, raise anything."""
+"""What no input may cause: disproportionate time or memory, changes to other files, unexpected exceptions."""
 
 import hashlib
 import io
@@ -18,12 +18,12 @@ Act = Callable[[bytes], object]
 
 
 class TooLong(BaseException):
-    """More processor time than any input of a few kilobytes may take; no ``except Exception`` hides it."""
+    """More processor time than an input of a few kilobytes may take; not caught by ``except Exception``."""
 
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Let what follows have so much memory and processor time, and no more."""
+    """Limit memory and processor time within the block."""
 
     def over(*_: object) -> None:
         raise TooLong(f"more than {SECONDS:g} s of processor time")
@@ -50,7 +50,7 @@ def seal(*folders: Path) -> str:
 
 
 def outcome(act: Act, data: bytes, *beside: Path) -> str:
-    """What comes of an input: "refused" by a PomonaError of one line, or what the reader says ("taken" by default).
+    """Outcome of an input: "refused" by a PomonaError of one line, or the reader's result ("taken" by default).
 
     Raises whatever else the reader raises, which is a fault; and AssertionError for a line that a terminal would obey.
     """

@@ -1,4 +1,4 @@
-"""Files of a server's and of a silo's kit, read by the commands and the processes that read them."""
+"""Files of a server's and of a silo's kit, read by the commands and processes that use them."""
 
 import shutil
 from functools import partial
@@ -24,12 +24,12 @@ def shown_by_server(folder):
 
 
 def run_by_server(folder):
-    """As far as a server goes to which nobody comes."""
+    """Run a server that no silo contacts, as far as it goes."""
     coordinate(folder, Deaf(None), pause=0.0)
 
 
 class Deaf(Mailbox):
-    """A post without nodes."""
+    """A message bus without nodes."""
 
     def online(self):
         return frozenset()
@@ -94,7 +94,7 @@ KIT = {
 
 
 def of_silo(path, form, exact, world):
-    """A kit in which one file is damaged, asked for the second round."""
+    """A kit with one damaged file, asked for the second round."""
     asked = world.said["second"].asked
     task, right = read(Task, asked.body), world.said["second"].answered.enclosed["uplink"]
     kit = world.folder / f"kit-{path.replace('/', '-').strip('*')}"
@@ -117,7 +117,7 @@ TARGETS += [
 
 
 def looked_at(world, path, form):
-    """A kit in which one file is damaged, looked at by its owner."""
+    """A kit with one damaged file, inspected by its owner."""
     kit = world.folder / f"looked-at-{path.replace('/', '-')}"
     shutil.copytree(world.kit, kit)
     command("silo", "report", "--folder", kit)  # trains alone, once

@@ -1,4 +1,4 @@
-"""Messages as text, and as a silo of a real kit answers them; bytes of tensors."""
+"""Messages as text, and as answered by a silo of a real kit; bytes of tensors."""
 
 import shutil
 from functools import partial
@@ -42,7 +42,7 @@ TARGETS += [
 
 
 def text(data):
-    """A body as Flower hands it over: any characters, whatever the bytes."""
+    """A body as Flower delivers it: any characters, whatever the bytes."""
     return data.decode(errors="replace")
 
 
@@ -50,7 +50,7 @@ def text(data):
 
 
 def silo(world, name, state):
-    """A copy of silo-1's kit whose state is put back before each question."""
+    """A copy of silo-1's kit whose state is restored before each question."""
     anew = world.copy(world.kit, name)
     kit = anew()
     one = Silo(kit)

@@ -1,4 +1,4 @@
-"""Messages as the server receives them: with its real registry, from a member that signs whatever it sends."""
+"""Messages as the server receives them, with its real registry, from a member that signs whatever it sends."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ SILO, PLACE = "silo-1", 1
 
 
 class Mailbox:
-    """A message bus to one node, which answers at once."""
+    """A message bus to one node that answers at once."""
 
     def __init__(self, answer):
         self.answer, self.waiting, self.ids = answer, {}, count()
@@ -44,7 +44,7 @@ class Mailbox:
         return tickets
 
     def wait(self, seconds):
-        """It has answered already."""
+        """Return at once, as the answer is there."""
 
     def fetch(self, tickets):
         return {t: self.waiting.pop(t) for t in tickets if t in self.waiting}
@@ -52,7 +52,7 @@ class Mailbox:
 
 @contextmanager
 def foreseen():
-    """Let nothing be refused for a fault that nobody has thought of: such a one is logged."""
+    """Fail for refusals due to unforeseen faults, which are logged."""
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
@@ -68,7 +68,7 @@ def foreseen():
 
 
 class Counter:
-    """A server whose only silo is silo-1, with its real registry, and what that silo sends it."""
+    """A server with its real registry whose only silo is silo-1, and that silo's messages."""
 
     def __init__(self, world, name):
         self.said, self.visits = world.said, world.visits
@@ -77,7 +77,7 @@ class Counter:
         self.method = Silo(world.kit).method
 
     def transport(self, answer):
-        """Behind a bus that gives these answers, with a registry of founders alone."""
+        """A transport with a bus that gives these answers, and a registry of founders only."""
         folder = self.anew()
         shutil.rmtree(folder / "run")
         run, federation = folder / "run", Federation.load(folder / "federation.toml")
@@ -92,12 +92,12 @@ class Counter:
         return json.loads(self.said["second"].asked.body)["run"]
 
     def hello_reply(self, asked):
-        """The honest one."""
+        """An honest hello reply."""
         body = json.loads(self.said["hello"].answered.body) | {"nonce": json.loads(asked.body)["nonce"]}
         return Message("hello-reply", json.dumps(body), self.key.sign("hello-reply", body))
 
     def signed(self, kind, record, data, enclosed=()):
-        """A body with silo-1's signature on what of it can be read."""
+        """A body with silo-1's signature on its readable part."""
         try:
             signature = self.key.sign(kind, message_bodies.read(record, text(data)).statement)
         except PomonaError:
@@ -105,7 +105,7 @@ class Counter:
         return Message(kind, text(data), signature, dict(enclosed))
 
     def greets(self, answer):
-        """How the server meets whoever answers so."""
+        """How the server treats a node that gives this answer."""
         with foreseen():
             transport = self.transport(answer)
             transport.greet()
@@ -115,7 +115,7 @@ class Counter:
         return "taken" if PLACE in transport.known else "absent"
 
     def visit(self, answer):
-        """How a round of the server goes in which silo-1 alone is asked, and answers so."""
+        """A round of the server that asks only silo-1, which gives this answer."""
         visit, down = self.visits[1]
         visit = replace(visit, ids=(PLACE,))
         down = {key: Rows(rows.bank, rows.index[PLACE : PLACE + 1]) for key, rows in down.items()}
@@ -163,7 +163,7 @@ def refusal_of_a_task(world):
 
 
 def honest(server):
-    """The honest answer to what this server asks, and its uplink."""
+    """The honest answer to the server's request, and its uplink."""
     asked = []
     server.visit(lambda message: asked.append(message) or Message("refusal", "", ""))
     said = server.said["second"].answered

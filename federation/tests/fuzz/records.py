@@ -1,4 +1,4 @@
-"""Files of a run and of a bench, settings, and ledgers, read by the commands that read them."""
+"""Files of a run and of a bench, settings, and ledgers, read by the commands that use them."""
 
 import hashlib
 import json
@@ -36,12 +36,12 @@ RUN = {
 
 
 def paged(folder):
-    """All that a page says, but for the pictures, which are drawn from the same numbers."""
+    """The whole page, except pictures, which are drawn from the same numbers."""
     report(runs([load(folder)]))
 
 
 def of_run(path, form, acts, world):
-    """A run whose files' hashes nobody knows, as of one that is going on."""
+    """A run without recorded file hashes, as while it is running."""
     plain = world.folder / f"run-{acts.__name__}-{path}"
     shutil.copytree(world.run, plain, ignore=shutil.ignore_patterns("models", "checkpoints"))
     if path != "status.json":
@@ -54,7 +54,7 @@ def compared(folder):
 
 
 def reported(folder):
-    """With pictures, beside a run that is whole."""
+    """A report with pictures, beside an intact run."""
     command("report", folder, folder.with_name("run"), "--out", folder / "page")
 
 
@@ -72,7 +72,7 @@ CUT = {
 
 
 def of_cut(path, form, world):
-    """A run that was cut short, gone on with: refused, or it ends as an undisturbed run."""
+    """A run that was cut short and resumed: refused, or it ends like an undisturbed run."""
     right = {p.name: p.read_bytes() for p in (world.run / "models").iterdir()}
 
     def act(folder):
@@ -86,7 +86,7 @@ TARGETS += [Target(f"{path} of a run, gone on with", 12, partial(of_cut, path, f
 
 
 def of_finished(path, world):
-    """A finished run of which a byte is another one, and its status knows the hashes: refused, or nothing is other."""
+    """A finished run with one changed byte and recorded hashes: refused, or nothing changes."""
     return file(world, world.run, f"finished-{path.replace('/', '-').strip('*')}", path, None, load)
 
 
@@ -98,7 +98,7 @@ TARGETS += [
 
 @target("checkpoint, sealed under its own hash", 25)
 def checkpoint(world):
-    """Whoever writes a checkpoint can name it right."""
+    """A checkpoint under its correct name, which any writer of one can compute."""
     folder = world.folder / "sealed"
     (path,) = (world.cut / "checkpoints").glob("*1-*")
 
@@ -123,7 +123,7 @@ def partition(world):
 
 
 def settings_of(tree, read_it, world, name):
-    """An attack on a TOML file that a person wrote."""
+    """An attack on a handwritten TOML file."""
     path = world.folder / f"{name}.toml"
 
     def act(data):
@@ -220,7 +220,7 @@ def index(world):
 
 
 def _refusing(act, data):
-    """A reader that takes nothing from what is no JSON."""
+    """A reader that accepts only JSON."""
     try:
         return act(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Data and models that somebody has sent: read as training data, and by ``pomona predict``."""
+"""Data and models from others, read as training data and by ``pomona predict``."""
 
 import gzip
 import io
@@ -62,7 +62,7 @@ FILES = {
 
 
 def as_data(name, world):
-    """One file of own data."""
+    """One custom data file."""
     data, known = FILES[name]
     folder = world.folder / "data" / name
     folder.mkdir(parents=True)
@@ -80,7 +80,7 @@ TARGETS += [Target(f"{name}, read for training", 60, partial(as_data, name)) for
 
 
 def part_of(parts, which, known, world):
-    """One file among several of own data."""
+    """One of several custom data files."""
     folder = world.folder / "data" / which.replace("/", "-")
 
     def act(data):
@@ -107,7 +107,7 @@ CLIENTS = {"one.csv": TABLE, "two.csv": TABLE}
 
 
 def medical():
-    """A volume, a slice, a series of slices, images of 16 bits and a manifest of them."""
+    """A volume, a slice, a series of slices, 16-bit images and a manifest of them."""
     volume = np.arange(60, dtype=np.int16).reshape(5, 4, 3)
     wide = io.BytesIO()
     tifffile.imwrite(wide, np.arange(36, dtype=np.uint16).reshape(4, 3, 3), photometric="rgb")
@@ -133,7 +133,7 @@ FLAT = {f"a/{name}": MEDICAL[f"in/{name}"] for name in ("1.dcm", "d.png", "w.tif
 
 
 def within(parts, which, known, world):
-    """One file of a folder of images, of one class; or of those that a manifest lists."""
+    """One file in a folder of images, for one class, or in a manifest."""
     path = world.folder / "data" / which.replace("/", "-")
     path = path / "list.csv" if "list.csv" in parts else path
 
@@ -211,7 +211,7 @@ ASKED = {
 
 
 def asked(name, world):
-    """A file that a model of tables is asked about; an image is none of its samples."""
+    """A file of inputs for a table model; an image is not valid input for it."""
     folder = world.folder / "asked" / name
     folder.mkdir(parents=True)
     one = PersonalModel.load(good(folder / "model"))

@@ -1,4 +1,4 @@
-"""What is attacked: each target makes inputs from valid ones, and has a function that reads one."""
+"""The attacked readers: each target makes inputs from valid ones, and has a function that reads one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ Attack = tuple[st.SearchStrategy[bytes], Act]
 
 @dataclass(frozen=True)
 class Target:
-    """One thing that reads what others have made.
+    """One reader of files or messages made by others.
 
     Attributes:
         name: what the input is and who reads it.
-        examples: inputs in the gate, fewer where one costs more.
+        examples: inputs in the gate, fewer if one costs more.
         attack: makes the inputs' strategy, and the function that reads one.
     """
 
@@ -43,7 +43,7 @@ def target(name: str, examples: int = 12) -> Callable[[Callable[[World], Attack]
 
 
 def command(*words: object) -> None:
-    """A command of the command line in this process."""
+    """Run a command in this process."""
     try:
         app([str(word) for word in words], exit_on_error=False, print_error=False)
     except SystemExit as end:
@@ -52,7 +52,7 @@ def command(*words: object) -> None:
 
 
 def file(world: World, of: Path, name: str, path: str, form: Form | None, act: Callable[[Path], object]) -> Attack:
-    """An attack on one file of a folder: its inputs, and what reads the folder with it."""
+    """An attack on one file of a folder: its inputs, and the reader of the folder."""
     anew = world.copy(of, name)
     folder = anew()
     (found,) = folder.glob(path)

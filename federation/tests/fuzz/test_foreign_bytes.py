@@ -1,6 +1,6 @@
-"""A fuzzer over all that others make and Pomona reads: a named error of one line, "absent", or what the checks allow.
+"""Fuzzer for everything that Pomona reads from others: a named one-line error, "absent", or a valid result.
 
-The gate takes a fixed set of inputs; ``make fuzz`` takes new ones for as long as asked, and keeps those that break.
+The gate runs a fixed set of inputs; ``make fuzz`` runs new ones for a given time, and keeps those that fail.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ def foreign(tmp_path_factory):
 
 @pytest.fixture
 def attack(request, foreign):
-    """The target's inputs, and what comes of one."""
+    """The target's inputs, and the outcome of one."""
     inputs, act = request.param.attack(foreign)
     return inputs, lambda data: outcome(act, data, foreign.outside)
 
@@ -42,7 +42,7 @@ every = pytest.mark.parametrize("attack", TARGETS, ids=lambda target: target.nam
 
 
 def attacked(attack, counts, **options):
-    """A hypothesis test of a target, which counts what came of its inputs."""
+    """A hypothesis test of a target that counts the outcomes."""
     inputs, came_of = attack
 
     @settings(deadline=None, suppress_health_check=CHECKS, **options)
@@ -59,7 +59,7 @@ def attacked(attack, counts, **options):
 
 
 class Counts(Counter):
-    """Inputs by what came of them."""
+    """Inputs by outcome."""
 
     found = b""
 

@@ -1,4 +1,4 @@
-"""What valid inputs are taken from: a federation of three silos that has run, a run, one cut short, a bench."""
+"""Sources of valid inputs: a federation of three silos after its run, a run, an interrupted run, a bench."""
 
 import shutil
 from collections.abc import Callable
@@ -46,7 +46,7 @@ ROGUE = 11  # the node of silo-1
 
 @dataclass(frozen=True)
 class Said:
-    """One exchange with silo-1: what it was asked and what it answered; and its state afterwards."""
+    """One exchange with silo-1: request and answer, and the silo's state afterwards."""
 
     asked: Message
     answered: Message
@@ -57,12 +57,12 @@ class Cut(NullCallback):
     """Ends a run after its first round."""
 
     def round(self, row, evaluations):
-        """Leave."""
+        """Raise to leave the run."""
         raise KeyboardInterrupt
 
 
 class World:
-    """Made when first asked for; nothing in it is changed afterwards."""
+    """Created on first use, never changed afterwards."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class World:
         (self.outside / "precious").write_text("nobody's business")
 
     def copy(self, of: Path, name: str) -> Callable[[], Path]:
-        """A function that gives the folder ``name`` the content of another one, as it was when this was called."""
+        """A function that gives the folder ``name`` another one's content, as it was when this was called."""
         template, work = self.folder / f"{name}-as-it-was", self.folder / name
         shutil.copytree(of, template, ignore=shutil.ignore_patterns(PIPE))
 
@@ -113,19 +113,19 @@ class World:
 
     @property
     def said(self) -> dict[str, Said]:
-        """What the server and silo-1 said to each other, by what it was about."""
+        """The exchanges of the server and silo-1, by subject."""
         assert self.federation
         return self._said
 
     @property
     def visits(self) -> list[tuple[object, object]]:
-        """What the server's round loop asked of its transport."""
+        """Requests of the server's round loop to its transport."""
         assert self.federation
         return self._visits
 
     @property
     def kit(self) -> Path:
-        """Of silo-1."""
+        """Kit of silo-1."""
         return self.federation.kits / "silo-1"
 
     @cached_property
@@ -136,7 +136,7 @@ class World:
 
     @cached_property
     def cut(self) -> Path:
-        """A run that was interrupted after the first of two rounds."""
+        """A run interrupted after the first of two rounds."""
         try:
             pomona.run(resolve(SMALL), self.folder / "cut", Cut())
         except KeyboardInterrupt:

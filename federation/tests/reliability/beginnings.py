@@ -1,4 +1,4 @@
-"""What lies in the folder before a command: runs that were stopped, damaged files, data of one's own."""
+"""States of the folder before a command: interrupted runs, damaged files, custom data."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ def half(words, number=3):
 
 
 def damaged(words, how, which):
-    """A run of two committed rounds, of whose checkpoints ``which`` were changed."""
+    """A run of two committed rounds with the ``which`` checkpoints damaged."""
 
     def before(world):
         world.begun(words, 3)
@@ -25,13 +25,13 @@ def damaged(words, how, which):
 
 
 def flipped(content):
-    """One bit in the middle is another."""
+    """Flip one bit in the middle."""
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
 class Canary:
-    """Whoever unpickles it runs code."""
+    """Runs code when unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -41,7 +41,7 @@ class Canary:
 
 
 def pickled(words):
-    """A run of two committed rounds, whose checkpoints were replaced by what torch.save writes."""
+    """A run of two committed rounds whose checkpoints were replaced by files of torch.save."""
 
     def before(world):
         world.begun(words, 3)
@@ -52,7 +52,7 @@ def pickled(words):
 
 
 def finished(words):
-    """A whole run."""
+    """A finished run."""
 
     def before(world):
         assert world.run(words) == 0
@@ -61,7 +61,7 @@ def finished(words):
 
 
 def rewritten(before, name, old, new):
-    """What was before, with other bytes in the first place where a file has these."""
+    """The previous state, with bytes replaced in the first file that contains them."""
 
     def after(world):
         before(world)
@@ -73,7 +73,7 @@ def rewritten(before, name, old, new):
 
 
 def ledgers(words, change):
-    """A private run of two committed rounds, whose ledgers ``change(path)`` was done to."""
+    """A private run of two committed rounds, with ``change(path)`` applied to its ledgers."""
 
     def before(world):
         world.begun(words, 3)
@@ -94,7 +94,7 @@ def arrays(**content):
 
 
 def truncated(**content):
-    """An archive of arrays without its end."""
+    """An archive of arrays, cut off at the end."""
 
     def before(world):
         arrays(**content)(world)
@@ -105,18 +105,18 @@ def truncated(**content):
 
 
 def pickled_arrays(world):
-    """An archive with Python objects in it."""
+    """An archive with Python objects."""
     x = np.array([Canary(world.folder / "canary")] * 30, dtype=object)
     np.savez(world.folder / "own.npz", x=x, y=np.arange(30) % 3, allow_pickle=True)
 
 
 def pipe(world):
-    """A pipe that nobody writes to."""
+    """A pipe without a writer."""
     os.mkfifo(world.folder / "own.csv")
 
 
 def images(world):
-    """A folder of classes: one image is empty, one cut short, one no image, one of another kind; one class is empty."""
+    """A folder of classes: an empty image, a truncated one, a file of text, another format; and an empty class."""
     for k in range(6):
         pixels = np.random.Generator(np.random.Philox(k)).integers(0, 255, (16, 16), dtype=np.uint8)
         path = world.folder / "own" / "a" / f"{k}.png"
@@ -129,7 +129,7 @@ def images(world):
 
 
 def postscript(world):
-    """A picture for which Pillow would start another program, among others of its class."""
+    """An image for which Pillow would start another program, among others of its class."""
     for k in range(6):
         path = world.folder / "own" / "ab"[k % 2] / f"{k}.eps"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,17 +138,17 @@ def postscript(world):
 
 
 def in_the_way(world):
-    """A file where the folder should be."""
+    """A file in place of the folder."""
     world.out.write_text("mine")
 
 
 def takes_nothing(world):
-    """An output folder on a file system that takes nothing."""
+    """An output folder on a read-only file system."""
     world.out = Path("/proc/pomona")
 
 
 def sites(sizes, label=lambda i, k: k % 2):
-    """A table of clients: a name, two numbers and a label a line."""
+    """A table of clients: a name, two numbers and a label per line."""
     lines = [
         f"{name},{(7 * k + 3 * i) % 11},{(5 * k + i) % 13},{label(i, k)}"
         for i, (name, n) in enumerate(sizes.items())

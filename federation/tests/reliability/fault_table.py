@@ -1,4 +1,4 @@
-"""The table of faults in docs/reliability.md, from the rows that test them; run this file to write it anew."""
+"""The fault table in docs/reliability.md, generated from the rows that test it; run this file to rewrite it."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ TABLE = re.compile(re.escape(HEAD) + r"(\|.*\n)*")
 
 
 def table():
-    """A line a row, in the order of the faults' numbers."""
+    """One table row per fault, ordered by number."""
     rows = sorted((*ROWS, *PROCESSES), key=lambda row: int(row.id.split()[0][1:]))
     return HEAD + "".join(line(*row.id.split(" ", 1), row.code, row.then.__doc__) for row in rows)
 

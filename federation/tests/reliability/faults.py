@@ -1,4 +1,4 @@
-"""What is done to a process from within, once and for good; the process is not one of the tests'."""
+"""One-time faults inside a process, which is a child of the tests."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ def kill():
 
 
 def killed_at(owner, name, number, after):
-    """Die at call ``number`` of a function, from 0, before it or after it is done."""
+    """Die at call ``number`` of a function, from 0, before or after the call."""
     function, calls = getattr(owner, name), [0]
 
     def counted(*args, **kwargs):
@@ -27,7 +27,7 @@ def killed_at(owner, name, number, after):
 
 
 def killed_in_save(step, after, round_):
-    """Die in the save of a round, before or after one step of it: open, write, fsync, replace, fsync folder, unlink."""
+    """Die during the save of a round, before or after one step: open, write, fsync, replace, fsync folder, unlink."""
     from pomona.storage import atomic_io, checkpoint
 
     save, pieces = checkpoint.save, checkpoint.pieces
@@ -59,28 +59,28 @@ def killed_in_save(step, after, round_):
 
 
 def killed_after_entries(number):
-    """Die once so many entries of privacy ledgers are durable, before any use of the last one's noise."""
+    """Die once this many entries of privacy ledgers are durable, before the last one's noise is used."""
     from pomona.privacy.ledger import Ledger
 
     killed_at(Ledger, "append", number - 1, after=True)
 
 
 def no_room(bytes_):
-    """Let no file grow beyond so many bytes."""
+    """Limit files to this many bytes."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
 
 
 def killed_after_commit(round_):
-    """Die when a round is durable and the next has not begun."""
+    """Die when a round is durable and the next has not started."""
     from pomona.federation.checkpointing import Checkpointing
 
     killed_at(Checkpointing, "commit", round_ - 1, after=True)
 
 
 def worker_killed(times):
-    """The first ``times`` times that round 3 is trained, a worker is shot, as by the kernel when memory runs out."""
+    """Kill a worker the first ``times`` times that round 3 is trained, as the kernel does when memory runs out."""
     from pomona.federation.workers import Workers
 
     visit, left = Workers.visit, [times]
@@ -95,7 +95,7 @@ def worker_killed(times):
 
 
 def slow_steps():
-    """Every gradient takes a third of a second."""
+    """Make every gradient take a third of a second."""
     import time
 
     from pomona.objective.local_training import LocalTraining
@@ -110,12 +110,12 @@ def slow_steps():
 
 
 def no_reader(handle):
-    """Whoever read standard output (1) or standard error (2) is gone."""
+    """Close the reading end of standard output (1) or standard error (2)."""
     reader, writer = os.pipe()
     os.dup2(writer, handle)
     os.close(reader)
 
 
 def full(handle):
-    """Standard output (1) or standard error (2) goes to a file on a full disk."""
+    """Redirect standard output (1) or standard error (2) to a file on a full disk."""
     os.dup2(os.open("/dev/full", os.O_WRONLY), handle)

@@ -1,4 +1,4 @@
-"""What must hold after a fault; the first line of each is what docs/reliability.md says of it."""
+"""What must hold after a fault; docs/reliability.md quotes the first line of each docstring."""
 
 import json
 

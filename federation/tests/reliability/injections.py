@@ -1,4 +1,4 @@
-"""Faults put into a run in this process: what a client sends, what a disk does. All are undone with the patch."""
+"""Faults injected into a run in this process: clients' messages, disk errors. All are undone with the patch."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from pomona.storage.tensor_validation import decode, largest
 
 
 def arrivals(change):
-    """Pass what arrives of every training visit through ``change(round, arrivals)``."""
+    """Pass the arrivals of every training visit through ``change(round, arrivals)``."""
 
     def fault(patch):
         visit = Inline.visit
@@ -35,7 +35,7 @@ def arrivals(change):
 
 
 def uplink(change, rounds=(2,), clients=(1,)):
-    """In these rounds these clients send ``change(uplink)``."""
+    """These clients send ``change(uplink)`` in these rounds."""
 
     def changed(number, given):
         return [sent(a, change) if a.reply.client in clients and number in rounds else a for a in given]
@@ -44,12 +44,12 @@ def uplink(change, rounds=(2,), clients=(1,)):
 
 
 def sent(arrival, change):
-    """What arrives where a client sends ``change(uplink)``."""
+    """The arrival of a client that sends ``change(uplink)``."""
     return replace(arrival, reply=replace(arrival.reply, uplink=change(arrival.reply.uplink)))
 
 
 def absent(rounds=(2,), client=1):
-    """In these rounds a client does not answer."""
+    """A client does not answer in these rounds."""
 
     def without(number, given):
         away = Reply(client, fault="away")
@@ -59,7 +59,7 @@ def absent(rounds=(2,), client=1):
 
 
 def core(function):
-    """An uplink whose core is another tensor."""
+    """An uplink with another tensor as its core."""
     return lambda sent: {**sent, "core": function(sent["core"])}
 
 
@@ -100,7 +100,7 @@ def wire(data):
 
 
 def late(patch):
-    """All uplinks of a round come once more in the next, before its own."""
+    """Deliver all uplinks of a round again in the next, before its own."""
     before = []
 
     def admits(arrivals, expected, history):
@@ -112,12 +112,12 @@ def late(patch):
 
 
 def twice(function):
-    """Every reply comes twice, the second time changed and in the opposite order."""
+    """Deliver every reply twice, the second time changed and in the opposite order."""
     return arrivals(lambda _, given: [*given, *(sent(a, function) for a in reversed(given))])
 
 
 def stopped(number):
-    """Ctrl-C when a round has been trained and not yet committed."""
+    """Ctrl-C after a round has been trained and before it is committed."""
 
     def fault(patch):
         commit = loop.Loop._commit
@@ -133,7 +133,7 @@ def stopped(number):
 
 
 def full_disk(number):
-    """No room for the checkpoint of a round."""
+    """Disk full at the checkpoint of a round."""
 
     def fault(patch):
         publish = checkpoint.publish
@@ -149,7 +149,7 @@ def full_disk(number):
 
 
 def full_record(number):
-    """No room for the events of a round."""
+    """Disk full at the events of a round."""
 
     def fault(patch):
         event = RunRecord.event
@@ -172,7 +172,7 @@ def full_record(number):
 
 
 def unreadable(patch):
-    """The disk fails under the newest checkpoint."""
+    """A disk error at the newest checkpoint."""
     opens = os.open
 
     def opened(path, flags, *rest, **more):
@@ -184,24 +184,24 @@ def unreadable(patch):
 
 
 def other_versions(patch):
-    """The rest of the run is made with another PyTorch."""
+    """The rest of the run uses another PyTorch."""
     patch.setattr(lifecycle, "versions", lambda: {"python": "3.0", "torch": "0.1"})
 
 
 def other_form(patch):
-    """The code writes checkpoints of another form."""
+    """The code writes checkpoints in another format."""
     patch.setattr(checkpoint, "SCHEMA", -1)
 
 
 def jumping_clock(patch):
-    """The wall clock jumps by a day, forth and back, at every look."""
+    """The wall clock jumps by a day, back and forth, at every reading."""
     days = iter([86400.0 * (-1) ** k for k in range(10_000)])
     for module in ("pomona.lifecycle.time", "pomona.storage.run_status.time.time"):
         patch.setattr(module, lambda: 1.7e9 + next(days))
 
 
 def no_training(patch):
-    """Whoever computes a gradient fails the test."""
+    """Computing a gradient fails the test."""
 
     def fails(*_):
         raise AssertionError("training began")

@@ -1,4 +1,4 @@
-"""The faults that need a process of their own: kills, signals, locks, standard streams; see ``rows``."""
+"""The faults that need a separate process: kills, signals, locks, standard streams; see ``rows``."""
 
 import os
 import signal
@@ -24,10 +24,10 @@ class Process:
 
     Attributes:
         id: its number in the table of scenarios, and what is done.
-        code: of the process; minus the signal that killed it.
-        said: what it must say.
+        code: the process's exit code, or minus the signal that killed it.
+        said: required output.
         fault: from ``faults``, by name and arguments.
-        act: what is done while it runs.
+        act: action while it runs.
         then: what must hold afterwards.
         words: the run's settings.
     """
@@ -43,7 +43,7 @@ class Process:
 
 @dataclass
 class Run:
-    """A process that trains, what it says, and the outcome of an undisturbed one with the same settings."""
+    """A training process, its output, and the outcome of an undisturbed run with the same settings."""
 
     spawner: Spawner
     folder: Path
@@ -60,11 +60,11 @@ class Run:
         return self.folder / "log"
 
     def command(self):
-        """The words that begin it, and go on with it."""
+        """The command line that starts it, and resumes it."""
         return ["run", *self.words[:1], *BASE, *self.words[1:], "--no-report", "--resume", "--out", str(self.out)]
 
     def start(self, fault=()):
-        """Begin."""
+        """Start the process."""
         self.process = self.spawner.start(self.command(), self.log, fault)
 
     def until(self, round_):
@@ -82,7 +82,7 @@ class Run:
 
 
 def send(number, seconds=30.0):
-    """A signal in a round, which ends the process soon."""
+    """Send a signal during a round, which ends the process soon."""
 
     def act(run):
         run.until(2)
@@ -97,7 +97,7 @@ def send(number, seconds=30.0):
 
 
 def interrupt_twice(run):
-    """Two interrupts, one on the other's heels."""
+    """Send two interrupts in quick succession."""
     run.until(2)
     os.kill(run.process, signal.SIGINT)
     time.sleep(0.02)
@@ -106,7 +106,7 @@ def interrupt_twice(run):
 
 
 def beside(run):
-    """A second process in the same folder, which must refuse and name the first."""
+    """A second process in the same folder must refuse and name the first."""
     run.until(1)
     code, said = run.spawner.run(run.command(), run.folder / "second.log")
     assert code == 5, said
@@ -161,7 +161,7 @@ HIDDEN = (*APPLE, PRIVATE)
 
 
 def process(id_, code, said=(), fault=(), act=wait, then=goes_on, words=APPLE):
-    """A fault in a process of its own."""
+    """A fault in a separate process."""
     return Process(id_, code, said, fault, act, then, words)
 
 

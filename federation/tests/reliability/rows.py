@@ -1,4 +1,4 @@
-"""The faults put into a run in this process: what is done, how the command ends, what it says, what holds then.
+"""Faults injected into a run in this process: action, exit code, output, and what must hold then.
 
 The numbers are those of the table in docs/reliability.md, which is made from these rows.
 """
@@ -39,12 +39,12 @@ def row(id_, code, said=(), words=APPLE, before=nothing, fault=nothing, then=hol
 
 
 def resumed(id_, code, said=(), before=HALF, **more):
-    """A fault when the command goes on with a run of two committed rounds."""
+    """A fault when the command resumes a run of two committed rounds."""
     return row(id_, code, said, before=before, options=("--resume",), **more)
 
 
 def refused(id_, said, change):
-    """Client 1's uplink of round 2 is changed, and refused."""
+    """Client 1's uplink of round 2 is changed and refused."""
     return row(id_, 0, ("client 1, round 2", said), fault=inject.uplink(change), then=holds.as_absent)
 
 
@@ -54,30 +54,30 @@ def unread(id_, said, data):
 
 
 def told(id_, said, **claims):
-    """Client 1's uplink of round 2 claims something else, and is refused."""
+    """Client 1's uplink of round 2 makes a false claim and is refused."""
     return row(id_, 0, ("client 1", said), fault=inject.told(**claims), then=holds.as_absent)
 
 
 def own(id_, code, said, words, before, then=holds.unwritten):
-    """A run with data of one's own."""
+    """A run with custom data."""
     return row(id_, code, said, words, before, then=then, base=())
 
 
 def header(claim, name="core"):
-    """The bytes of a file whose header tells this of a tensor, and which has no more."""
+    """The bytes of a file with only a header that describes a tensor."""
     text = json.dumps({name: claim}).encode()
     return len(text).to_bytes(8, "little") + text
 
 
 def torch_file(spec):
-    """What torch.save writes."""
+    """Output of torch.save."""
     file = io.BytesIO()
     torch.save({name: torch.zeros(t.shape) for name, t in spec.items()}, file)
     return file.getvalue()
 
 
 def twice_named(spec):
-    """A header with one name twice."""
+    """A header with a duplicate name."""
     text = b'{"core": {}, "core": {}}'
     return len(text).to_bytes(8, "little") + text
 

@@ -1,4 +1,4 @@
-"""Small runs as processes, and what of them must be the same whatever happened on the way."""
+"""Small runs as processes, and the part of their outcome that must not depend on interruptions."""
 
 import json
 import os
@@ -44,20 +44,20 @@ CASES = {
 
 
 def words(case, folder):
-    """The command line of a case, which goes on with whatever it finds."""
+    """The command line of a case, which resumes an existing run."""
     method, *settings = case
     return ["run", method, *BASE, *settings, "--no-report", "--resume", "--out", str(folder)]
 
 
 def outcome(folder):
-    """All that a finished run holds, but for the time that it took: a hash of its tensors, and its events."""
+    """The content of a finished run without times: a hash of its tensors, and its events."""
     files = sorted([*folder.glob("models/*.safetensors"), *folder.glob("private/*.safetensors")])
     tensors = {f"{path.parent.name}/{path.name}/{k}": t for path in files for k, t in load_file(path).items()}
     return digest(tensors), [timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def timeless(value):
-    """A tree without what a clock said."""
+    """A tree without clock times."""
     if isinstance(value, dict):
         return {k: timeless(v) for k, v in value.items() if k not in ("time", "seconds", "busy_share")}
     return value
@@ -82,15 +82,15 @@ class Spawner:
         self._server.communicate(timeout=60)
 
     def start(self, words, log, fault=()):
-        """The id of a new process, which leads a group of its own."""
+        """Start a process that leads its own group; return its id."""
         return self._ask({"words": words, "log": str(log), "fault": fault})
 
     def wait(self, process, seconds=120.0):
-        """Its exit code, minus the signal that ended it; None if it has not ended after so many seconds."""
+        """Exit code, minus the signal for a killed process; None if it has not ended in time."""
         return self._ask({"wait": process, "seconds": seconds})
 
     def run(self, words, log, fault=()):
-        """The exit code of a new process, and what it said."""
+        """Run a process; return exit code and output."""
         code = self.wait(self.start(words, log, fault))
         return code, log.read_text()
 
@@ -101,7 +101,7 @@ class Spawner:
 
 
 def vanished(group, seconds=10.0):
-    """Whether nobody of a process group is left within so many seconds."""
+    """Whether a process group is empty within this many seconds."""
     deadline = time.monotonic() + seconds
     with suppress(ProcessLookupError):
         while time.monotonic() < deadline:

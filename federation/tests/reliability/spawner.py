@@ -1,8 +1,8 @@
-"""Forks processes that run ``pomona``: real ones, that die as such, without the seconds that importing PyTorch takes.
+"""Forks processes that run ``pomona``: real processes that can be killed, without the seconds for importing PyTorch.
 
-Standard input asks, a line of JSON each: ``{"words": [...], "log": PATH, "fault": [NAME, ...]}`` for a process of its
-own group whose output goes to the log, answered by its id; ``{"wait": ID, "seconds": S}`` for its exit code, minus the
-signal that ended it, or null if it runs on.
+Requests come on standard input, one line of JSON each: ``{"words": [...], "log": PATH, "fault": [NAME, ...]}`` starts a
+process in its own group whose output goes to the log, and returns its id; ``{"wait": ID, "seconds": S}`` returns its
+exit code, minus the signal for a killed process, or null if it is still running.
 """
 
 import faulthandler
@@ -23,7 +23,7 @@ codes = {}
 
 
 def serve():
-    """Answer until input ends; in a forked process, return what it was forked for."""
+    """Answer until input ends; in a forked process, return the request."""
     for line in sys.stdin:
         asked = json.loads(line)
         if "wait" in asked:
@@ -38,7 +38,7 @@ def serve():
 
 
 def waited(process, seconds):
-    """The exit code of a process if it ends within so many seconds."""
+    """The exit code of a process if it ends within this many seconds."""
     deadline = time.monotonic() + seconds
     while process not in codes:
         ended, status = os.waitpid(process, os.WNOHANG)

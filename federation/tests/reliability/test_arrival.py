@@ -1,4 +1,4 @@
-"""Neither the order in which uplinks arrive, nor who computes them, nor the environment decides anything."""
+"""Results do not depend on the order of uplinks, on who computes them, or on the environment."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def trained(folder, **over):
 
 
 def shuffled(k):
-    """The k-th way in which uplinks arrive."""
+    """The k-th order of arrival of the uplinks."""
 
     def change(number, given):
         return [given[i] for i in stream(k, "arrival", number).permutation(len(given))]

@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment, again and again, and go on each time, end as if nothing had happened."""
+"""Runs that are killed repeatedly at random moments and resumed each time end like undisturbed runs."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ END = "after its end"  # too late to count
 
 
 def found_after_a_kill(folder):
-    """Where the kill struck; what is committed must be whole, and the status must not run ahead of it."""
+    """Where the kill struck; committed rounds must be whole, and the status must not be ahead of them."""
     checkpoints = folder / "checkpoints"
     found, corrupt = checkpoint.newest(checkpoints)
     assert corrupt == {}
@@ -47,7 +47,7 @@ def found_after_a_kill(folder):
 
 
 def moment(spawner, process, folder, done, pace, draws, log):
-    """Let a run go on until a random moment: of its beginning, or of its progress. Whether it still runs then.
+    """Let a run continue until a random moment of its start or its progress. Returns whether it still runs then.
 
     ``pace``: seconds that it takes to begin, and that a round takes.
     """
@@ -66,7 +66,7 @@ def moment(spawner, process, folder, done, pace, draws, log):
 
 
 def killed_and_resumed(spawner, case, folder, pace, draws, most):
-    """Kill a run up to ``most`` times at random moments, then let it end. Where the kills struck."""
+    """Kill a run up to ``most`` times at random moments, then let it end. Returns where the kills struck."""
     struck, groups, done, log = [], [], 0, folder.with_suffix(".log")
     while len(struck) < most:
         process = spawner.start(words(case, folder), log)
@@ -87,7 +87,7 @@ def killed_and_resumed(spawner, case, folder, pace, draws, most):
 
 
 def kills(spawner, tmp_path, name, wanted):
-    """Kill runs of a case ``wanted`` times in all; each ends as the one that nobody killed. Where the kills struck."""
+    """Kill runs of a case ``wanted`` times in total; each ends like an undisturbed one. Returns where kills struck."""
     case, draws = CASES[name], stream(SEED, "kills", list(CASES).index(name))
     whole = tmp_path / "whole"
     began = time.monotonic()

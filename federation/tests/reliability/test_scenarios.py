@@ -1,4 +1,4 @@
-"""Faults as tables: what is done to a run, how the command ends, what it says, and what must still hold."""
+"""Faults as tables: the action on a run, the command's exit code and output, and what must still hold."""
 
 import pytest
 from fault_table import PAGE, table

@@ -1,4 +1,4 @@
-"""One run in this process: its folder, the command line, what it said, and the faults that a row puts into it."""
+"""One run in this process: its folder, the command line, its output, and the injected faults."""
 
 import shutil
 from collections.abc import Callable
@@ -17,14 +17,14 @@ def nothing(_):
 
 
 class World:
-    """A folder with a run in it, the command line, and what it said last."""
+    """A folder with a run, the command line, and its last output."""
 
     def __init__(self, folder, capsys, patch, wholes):
         self.folder, self.out, self._capsys, self.patch, self._wholes = folder, folder / "run", capsys, patch, wholes
         self.said, self.before = "", {}
 
     def call(self, *words):
-        """The exit code of a command; what it says on standard error is kept, in one line."""
+        """Run a command and return its exit code; its standard error is kept, as one line."""
         self._capsys.readouterr()
         try:
             main([*words])
@@ -40,7 +40,7 @@ class World:
         return self.call("run", method, *base, *settings, "--no-report", *options, "--out", str(out or self.out))
 
     def whole(self, words, fault=nothing):
-        """The outcome of a run of these settings that nothing else happens to."""
+        """The outcome of an undisturbed run with these settings."""
         key = (words, fault)
         if key not in self._wholes:
             with self.patch.context() as patch:
@@ -87,7 +87,7 @@ class Row:
 
 
 def results(out):
-    """What a run ends in: tensors, evaluations, and rounds without what was said of refused uplinks."""
+    """The outcome of a run: tensors, evaluations, and rounds without remarks on refused uplinks."""
     tensors, events = outcome(out)
     kept = [e for e in events if e["event"] in ("round", "evaluation", "unseen", "final")]
     return tensors, [{k: v for k, v in e.items() if k != "refused"} for e in kept]

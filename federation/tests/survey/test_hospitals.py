@@ -1,4 +1,4 @@
-"""Four hospitals' raw files: what a survey says beside what the rows say."""
+"""Four hospitals' raw files: a survey's results compared with the rows."""
 
 import csv
 import tomllib
@@ -25,7 +25,7 @@ def result():
 
 @pytest.fixture(scope="module")
 def central():
-    """Cells of the same training rows, read with the standard library alone: (hospital, column) -> cells, None: gap."""
+    """Cells of the same training rows, read with the standard library: (hospital, column) -> cells, None for gaps."""
     found = {}
     for hospital in HOSPITALS:
         settings = heart_disease(hospital)

@@ -1,4 +1,4 @@
-"""No reader of answers learns of a cell with 1 to least - 1 rows: all small tables are tried, and large ones drawn."""
+"""No reader of answers can infer a cell with 1 to least - 1 rows: all small tables are tried, and random large ones."""
 
 from collections import Counter, defaultdict
 from itertools import chain, combinations, combinations_with_replacement
@@ -18,15 +18,15 @@ MISSING = None
 
 
 def tables(cells, rows):
-    """All tables: how many of so many rows are in each cell."""
+    """All tables: the number of rows in each cell."""
     for placed in combinations_with_replacement(cells, rows):
         yield Counter(placed)
 
 
 def leaks(answers, cells, least=LEAST):
-    """Unions of cells whose number of rows follows from an answer, and is one that nobody may know.
+    """Unions of cells whose number of rows follows from an answer and must stay unknown.
 
-    The reader knows how silos answer, and all answers that any data would have got.
+    The reader knows how silos answer, and all answers that any data would have produced.
     """
     data = defaultdict(list)
     for table, answer in answers:
@@ -46,7 +46,7 @@ def numbers(table):
 
 
 def both(column, coarser, other):
-    """What a first survey and one with another least count and fewer cells bring."""
+    """Disclosures of a first survey and of one with another least count and fewer cells."""
     return column.model_dump_json(), coarser(column, other).model_dump_json()
 
 

@@ -1,4 +1,4 @@
-"""A survey with noise: the mechanism's distribution, its sensitivity, and what a silo tells by it."""
+"""A survey with noise: the mechanism's distribution, its sensitivity, and a silo's disclosures."""
 
 from dataclasses import replace
 from itertools import product

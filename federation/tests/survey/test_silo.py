@@ -1,4 +1,4 @@
-"""A silo's side: what it refuses, what it tells again, and all kinds of data."""
+"""A silo's side of a survey: refusals, repeated answers, and all kinds of data."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SURVEY = SurveySettings()
 
 
 def table(folder, seed=0, rows=ROWS, ward="AAAB", change=lambda lines: lines):
-    """A table of one silo: numbers, categories, dates, and an outcome."""
+    """One silo's table: numbers, categories, dates, and an outcome."""
     draw = np.random.Generator(np.random.Philox(seed))
     lines = ["age,ward,visit,outcome"]
     for k in range(rows):
@@ -31,7 +31,7 @@ def table(folder, seed=0, rows=ROWS, ward="AAAB", change=lambda lines: lines):
 
 
 def asked(data, survey=SURVEY, told=None, **kinds):
-    """One silo's answer to the question that follows from its own columns, some of which are of other kinds."""
+    """One silo's answer to a question derived from its own columns, with some declared as other kinds."""
     forms = silo.columns(survey, data).columns
     changed = [form.model_copy(update={"kind": kinds.get(form.name, form.kind)}) for form in forms]
     return silo.figures(survey, FiguresQuestion(columns=tuple(changed)), data, told)

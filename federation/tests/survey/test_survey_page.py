@@ -1,4 +1,4 @@
-"""A survey's page in a browser: it fits a desk and a hand, and opens nothing but itself."""
+"""A survey's page in a browser: it fits desktop and phone screens and loads no other resource."""
 
 import json
 
