@@ -1,4 +1,4 @@
-"""Chromium for the tests that look at pages."""
+"""Chromium for tests of pages."""
 
 import shutil
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ FLAGS = (
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Any]:
-    """A browser that keeps what its console and network said; the test skips where there is none."""
+    """A browser that records its console and network messages; the test skips without Chromium."""
     if not (CHROMIUM and DRIVER):
         pytest.skip("needs chromium and chromedriver")
     from selenium import webdriver
@@ -34,6 +34,6 @@ def chromium(profile: Path) -> Iterator[Any]:
 
 
 def screen(browser: Any, width: int, height: int = 900) -> None:
-    """Give it a screen of so many pixels."""
+    """Set the screen size in pixels."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

@@ -1,4 +1,4 @@
-"""Small images with masks in a file: bright discs on a dark ground, of one class or two."""
+"""Small images with masks in a file: bright discs on a dark background, of one class or two."""
 
 import numpy as np
 from torch import nn
@@ -29,7 +29,7 @@ def settings(path, **over):
 
 
 def pixelwise(settings, input_shape, n_outputs, vocabulary):
-    """A network whose output at a pixel follows from that pixel alone."""
+    """A network whose output at a pixel depends on that pixel alone."""
     convolution = (nn.Conv2d, nn.Conv3d)[len(input_shape) - 3]
     return nn.Sequential(convolution(input_shape[0], 4, 1), nn.ReLU(), convolution(4, n_outputs, 1))
 

@@ -1,4 +1,4 @@
-"""What pdflatex says to tables, where it is installed."""
+"""pdflatex on generated tables, if it is installed."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ import pytest
 
 
 def compiled(text, folder):
-    """Have pdflatex set some tables; skips where it is not installed."""
+    """Compile some tables with pdflatex; skips if it is not installed."""
     if shutil.which("pdflatex") is None:
         pytest.skip("pdflatex is not installed (texlive-latex-recommended)")
     (folder / "tables.tex").write_text(text)

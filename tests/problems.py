@@ -24,7 +24,7 @@ def passes(name: str, number: int = 1, **over: object) -> Round:
 
 
 def judged(run: Federation) -> Admission:
-    """The verdict of admission on the replies of a federation's last round."""
+    """Admission's verdict on the replies of a federation's last round."""
     server, sizes = run.method.server, {r.client: run.roster.sizes[r.client] for r in run.replies}
     expected = Expected("run", 1, sizes, server.expects(run.server), len(run.roster), server.flaw)
     return admit([Arrival(r, "run", 1, sizes[r.client]) for r in run.replies], expected, History())

@@ -1,4 +1,4 @@
-"""Of a matrix of cases a few stand for all in the gate; the rest are marked slow and run with `make test-slow`."""
+"""Representative cases of a matrix run in the gate; the rest are marked slow and run with `make test-slow`."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -10,9 +10,9 @@ KINDS_OF_METHOD = ("apple", "ditto", "fedala", "fedavg", "feddyn", "fedadam", "i
 
 
 def representatives(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """The cases as parameters, all but those kept marked slow; a tuple is a case of several names.
+    """The cases as parameters, with all but the kept ones marked slow; a tuple is a case of several names.
 
-    A case that is kept must be one of them.
+    A kept case must be in the matrix.
     """
     cases = list(cases)
     assert all(case in cases for case in kept)

@@ -1,4 +1,4 @@
-"""The card beside a silo's personal model: the simulator's figures, the agreement's hash, weights of others."""
+"""The card beside a silo's personal model: simulator's figures, agreement's hash, and the weights it gave others."""
 
 import hashlib
 import tomllib

@@ -1,4 +1,4 @@
-"""Every benchmark runs at its quick size and yields finite, positive figures; how large they are is no test's business."""
+"""Every benchmark runs at its quick size and yields finite, positive figures; their values are not tested."""
 
 import json
 import math
@@ -23,7 +23,7 @@ MAY_BE_ANYTHING = {"DR within groups", "DR between groups"}
 
 @pytest.fixture
 def load(monkeypatch):
-    """Import a benchmark by name, as Python finds its neighbours when it is run."""
+    """Import a benchmark by name, with its folder on the path as when it is run."""
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.delenv("POMONA_DATA", raising=False)
     before = set(sys.modules)

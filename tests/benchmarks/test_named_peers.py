@@ -1,4 +1,4 @@
-"""The task that all simulators get is that of ``fedavg_round.py``, and Pomona's program on it is ``pomona run``."""
+"""All simulators get the task of ``fedavg_round.py``, and Pomona's program on it computes what ``pomona run`` does."""
 
 import json
 import os
@@ -21,7 +21,7 @@ IMAGES = 400
 
 @pytest.fixture
 def load(monkeypatch):
-    """Import a benchmark by name, as Python finds its neighbours when it is run."""
+    """Import a benchmark by name, with its folder on the path as when it is run."""
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.delenv("POMONA_DATA", raising=False)
     before = set(sys.modules)
@@ -60,7 +60,7 @@ def test_the_networks_of_all_begin_as_pomonas_does(load, tmp_path):
 
 
 def rounds_of_the_program(load, folder, method):
-    """Accuracy by rounds of training that Pomona's program tells, two rounds, alone."""
+    """Accuracy by rounds of training from Pomona's program, run alone for two rounds."""
     load("named_peers").prepare(folder, IMAGES, 0)
     words = [sys.executable, str(FOLDER / "peers" / "pomona_rounds.py"), str(folder), method, "2"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=dict(os.environ))

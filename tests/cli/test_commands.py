@@ -1,4 +1,4 @@
-"""The command line, as its users meet it: words in, one line of error or a result out."""
+"""The command line as users see it: words in, a result or a one-line error out."""
 
 import gzip
 import json

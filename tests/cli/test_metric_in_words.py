@@ -1,4 +1,4 @@
-"""What people read of a run whose metric is not accuracy: progress, closing lines, tables, scalars."""
+"""Texts about a run whose metric is not accuracy: progress, closing lines, tables, scalars."""
 
 from dataclasses import replace
 from io import StringIO

@@ -1,4 +1,4 @@
-"""What a run shows of itself while it goes: on a terminal of 80 columns, through a pipe, and what it says in one line."""
+"""Progress of a run: on a terminal of 80 columns, through a pipe, and in one line."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""The reference of settings: complete, explained, found by any of its words, and the same as the page in the docs."""
+"""The reference of settings: complete, explained, searchable by any of its words, and equal to the page in the docs."""
 
 from contextlib import suppress
 from pathlib import Path

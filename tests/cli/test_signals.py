@@ -1,4 +1,4 @@
-"""A signal that falls into a callback, where Python discards exceptions, still ends the program."""
+"""A signal during a callback, where Python discards exceptions, still ends the program."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ from pomona.cli.signals import heeded
 
 
 class Dying:
-    """Raises a signal in its last moment."""
+    """Raises a signal when it is deleted."""
 
     def __init__(self, number):
         self.number = number
@@ -24,7 +24,7 @@ class Dying:
 
 
 class Plain:
-    """Something to refer to."""
+    """A target for references."""
 
 
 def goes_on_after(fall):

@@ -1,4 +1,4 @@
-"""The door: what it lets in, and what nothing gets through."""
+"""Bounded types: accepted and refused values."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Settings: precedence, typos, files, and the same again from what was written."""
+"""Settings: precedence, typos, files, and round trips of written settings."""
 
 import json
 import pickle
@@ -128,7 +128,7 @@ def test_a_folder_with_nul_in_its_name_is_refused():
 
 
 def nested(depth, leaf=1):
-    """A key in a key in a key."""
+    """A key nested in keys."""
     for _ in range(depth):
         leaf = {"a": leaf}
     return leaf
@@ -183,7 +183,7 @@ def test_words_nested_or_long_beyond_reason_are_one_line():
 
 
 def told(key, value):
-    """The tree that says one dotted key, with what must be said beside it."""
+    """Settings with one dotted key, and any other keys that it requires."""
     needed = {"privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3}}
     section, dot, key = key.rpartition(".")
     return {section: {**needed.get(section, {}), key: value}} if dot else {key: value}

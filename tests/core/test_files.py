@@ -1,4 +1,4 @@
-"""The one door for reading: what it refuses, and that the source has no other."""
+"""The only module that reads files: what it refuses, and that no other source opens files."""
 
 import ast
 import hashlib
@@ -94,7 +94,7 @@ def open_now():
 
 @pytest.fixture
 def named(tmp_path, monkeypatch):
-    """Names under which something lies that is no plain file of a sensible length."""
+    """Paths of things other than plain files of a sensible length."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "device").symlink_to("/dev/zero")

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - signs that look like letters are what is tried
-"""Tables in LaTeX: ASCII that pdflatex sets whatever a name holds, and no wider than the column of article."""
+"""LaTeX tables: ASCII that pdflatex accepts for any name, and no wider than a column of article."""
 
 import sys
 

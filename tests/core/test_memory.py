@@ -1,4 +1,4 @@
-"""What Python, NumPy and PyTorch raise where memory is short becomes one line; other faults stay what they are."""
+"""Out-of-memory errors of Python, NumPy and PyTorch become one line; other errors are unchanged."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A result in the hands of somebody who works in Python: what it shows, its columns, its models."""
+"""A result in Python code: its display, its columns, its models."""
 
 import csv
 import sys

@@ -1,4 +1,4 @@
-"""Names of own code: the folders that hold it are searched for what a person has named, and for nothing else."""
+"""Names of custom code: its folders are searched only for names that a person has given."""
 
 import builtins
 import sys

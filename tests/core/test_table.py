@@ -1,4 +1,4 @@
-"""Tables as Markdown and CSV: text stays text, numbers stay numbers, and no name is a formula."""
+"""Tables as Markdown and CSV: text stays text, numbers stay numbers, and no name becomes a formula."""
 
 import csv
 import io

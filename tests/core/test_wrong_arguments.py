@@ -1,4 +1,4 @@
-"""What Python users try first: it works, or one line says what to write."""
+"""First attempts of Python users: they work, or one line says what to write."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tables that promise more than a table has: each is one line."""
+"""Table files that declare more than they contain: each is a one-line error."""
 
 from io import BytesIO
 
@@ -51,7 +51,7 @@ def test_a_csv_file_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
 
 @pytest.fixture
 def parquet_file(tmp_path):
-    """Write columns as a Parquet file; returns its path."""
+    """Write columns as a Parquet file; return its path."""
     pa, files = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
 
     def write(columns, **how):

@@ -1,4 +1,4 @@
-"""Images and volumes of 8 and 16 bits and of real numbers, from own arrays to a personal model and its exports."""
+"""8-bit, 16-bit and floating-point images and volumes, from custom arrays to a personal model and its exports."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ SIZES = {"image": (5, 4, 3), "gray": (6, 4, 1), "volume": (3, 5, 4, 1), "volume 
 
 
 def samples(n, size, dtype):
-    """Values over the whole range of a dtype, its ends among them."""
+    """Values over the whole range of a dtype, including its ends."""
     low, high = RANGES[dtype]
     x = stream(1, "samples").integers(low, high, (n, *size)).astype(dtype)
     x.flat[:2] = low, high - 1
@@ -111,7 +111,7 @@ def convolved(settings, input_shape, n_outputs, vocabulary):
 
 
 def volumes(settings):
-    """Volumes of 16 bits with a bright or a dark middle."""
+    """16-bit volumes with a bright or a dark centre."""
     x = stream(3, "volumes").integers(0, 2**16, (48, 4, 6, 5, 1)).astype(np.uint16) // 2
     y = np.arange(48) % 2
     x[y == 1, 1:3, 2:4, 1:4] += 2**15

@@ -1,4 +1,4 @@
-"""The same thing written in two ways is one; what lies turned is read upright; what does nothing is refused by name."""
+"""Equivalent notations give equal data; rotated files are read upright; settings without effect are refused by name."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_categories_that_differ_in_their_writing_are_noted(tmp_path):
 
 
 def lying(path, orientation):
-    """A picture (4, 6) whose numbers are 0 to 23 row by row as a viewer shows it, stored as the orientation says."""
+    """An image (4, 6) with values 0 to 23 row by row as a viewer shows it, stored as the orientation says."""
     shown = np.arange(24, dtype=np.uint8).reshape(4, 6)
     stored = {1: shown, 3: shown[::-1, ::-1], 6: np.rot90(shown), 8: np.rot90(shown, -1), 2: shown[:, ::-1]}[
         orientation

@@ -1,4 +1,4 @@
-"""Tables as hospitals have them: rows without a label, columns in another order, names in another form."""
+"""Tables as hospitals export them: rows without a label, other column orders, other forms of names."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A manifest: what its lines say is what is read, and what is wrong with them is named by line and file."""
+"""Manifests: reading of their lines, and errors that name line and file."""
 
 import json
 
@@ -30,7 +30,7 @@ def own(path, **settings):
 
 @pytest.fixture
 def six(tmp_path):
-    """Images 0.png to 5.png of these values."""
+    """Images 0.png to 5.png with these values."""
     for k in range(6):
         picture(tmp_path / "in" / f"{k}.png", k)
     return tmp_path
@@ -212,7 +212,7 @@ def test_masks_are_read_for_their_images(six):
 
 @pytest.fixture
 def drawn(tmp_path):
-    """Sixteen images of which bright pixels are of class "vessel", half of them of each of two clients."""
+    """Sixteen images whose bright pixels are of class "vessel", half of them for each of two clients."""
     lines = ["path,mask,client,split"]
     for k in range(16):
         truth = stream(4, "masks", k).integers(0, 2, (8, 8)).astype(np.uint8)

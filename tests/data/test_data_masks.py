@@ -1,4 +1,4 @@
-"""Masks as targets: what readers make of them, and what they refuse in one line."""
+"""Masks as targets: the readers' output, and one-line errors for invalid ones."""
 
 import numpy as np
 import pytest

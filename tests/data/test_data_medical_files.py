@@ -1,4 +1,4 @@
-"""NIfTI, DICOM, 16-bit PNG and TIFF: what is read is what was written, and every fault is one line with the file."""
+"""NIfTI, DICOM, 16-bit PNG and TIFF: files survive a round trip, and every fault is one line with the file."""
 
 import gzip
 import struct
@@ -26,7 +26,7 @@ def values(dtype, shape=(5, 4, 3), low=0, high=200):
 
 
 def pixels(path):
-    """A file's values; the header's promise is held against them."""
+    """A file's values, checked against its header."""
     file = opened(path)
     x = file.decoded(file.shape[-1])
     assert (x.shape, x.dtype) == (file.shape, file.dtype)
@@ -243,7 +243,7 @@ def test_a_series_that_is_not_whole(tmp_path, case):
 
 
 def png(bits, colour, rows):
-    """A PNG by hand: Pillow writes no colour of 16 bits."""
+    """A hand-made PNG, as Pillow writes no 16-bit colour."""
 
     def chunk(name, data):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

@@ -1,4 +1,4 @@
-"""What a network sees of images: by the training rows of all clients, by given numbers, or as 8 bits always were."""
+"""Normalisation of images: by the training rows of all clients, by given numbers, or as 8 bits always were."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""Numbers that differ by little for their size: what float32 cannot hold is subtracted in double precision first."""
+"""Numbers with small differences for their size: subtraction in double precision before conversion to float32."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def table(path, text, **settings):
 
 
 def seen(data, rows=ALL):
-    """What a network sees of the first column."""
+    """A network's input from the first column."""
     learnt = data.learn(data, rows)
     shown = (learnt.x - np.array(learnt.shift, np.float32)) / np.array(learnt.scale, np.float32)
     return shown[:, 0], learnt

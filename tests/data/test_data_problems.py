@@ -1,4 +1,4 @@
-"""All that is wrong with data is told at once: by column for a table, by file for images."""
+"""All problems of data in one error: by column for a table, by file for images."""
 
 import os
 import re
@@ -16,7 +16,7 @@ N = 40
 
 
 def hospital(path):
-    """A table as hospitals have them: an identifier, dates, categories, gaps, a decimal comma, an outlier, odd labels."""
+    """A table as hospitals export it: identifier, dates, categories, gaps, decimal comma, outlier, odd labels."""
     rows = ["patient,visit,sex,age,lactate,creatinine,weight,ward,died"]
     for k in range(N):
         lactate = "" if k % 4 == 1 else f"{k / 10}"
@@ -178,7 +178,7 @@ def test_no_decoder_is_chosen_by_what_a_file_holds(tmp_path, monkeypatch):
 
 
 def bomb(path, side):
-    """A PNG whose header promises side x side pixels, all black, packed into a few bytes each thousand."""
+    """A PNG whose header declares side x side black pixels, compressed by about a thousand."""
 
     def chunk(kind, body):
         return len(body).to_bytes(4, "big") + kind + body + crc32(kind + body).to_bytes(4, "big")

@@ -1,4 +1,4 @@
-"""The real files, where POMONA_DATA names a folder that has them."""
+"""The real files, if POMONA_DATA names a folder that contains them."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Times to an event from files, arrays and own functions: what is taken, what is refused, and what is learnt."""
+"""Times to an event from files, arrays and custom functions: accepted and refused data, and preprocessing."""
 
 import numpy as np
 import pytest

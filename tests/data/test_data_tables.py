@@ -1,4 +1,4 @@
-"""Tables as hospitals have them: categories, dates, gaps; what is learnt of training rows, and what becomes of others."""
+"""Tables as hospitals export them: categories, dates, gaps; preprocessing fitted on training rows alone."""
 
 import json
 from itertools import product
@@ -32,7 +32,7 @@ def write(path, text):
 
 
 def table(tmp_path, text=WARD, rows=None, **settings):
-    """The data of a text, learnt from rows (by default from all)."""
+    """The data of a text, fitted on rows (all by default)."""
     data = read(DataSettings(name="csv", path=write(tmp_path / "t.csv", text), **{**ASKED, **settings}))
     return data.learn(data, np.arange(len(data)) if rows is None else np.array(rows, np.int64))
 
@@ -393,7 +393,7 @@ def test_records_that_contradict_themselves_are_refused(bad):
 
 
 class TestParquet:
-    """Parquet, which is read as the text that CSV would be."""
+    """Parquet, read as the same text as CSV."""
 
     def frame(self):
         pandas = pytest.importorskip("pandas")

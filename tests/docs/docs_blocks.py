@@ -1,10 +1,10 @@
-"""Fenced blocks of the documents, and how each is run.
+"""Fenced code blocks of the documents, and how to run them.
 
-A block's first line says what it is: ```` ```sh ````, ``python`` and ``toml`` blocks are run; after the language may stand
-why one is not, as ``elsewhere: REASON`` (never run here), ``slow: REASON`` (by ``pytest -m slow``), or ``data: REASON``
-(where POMONA_DATA is set), or ``slow-data: REASON`` (both). GitHub does not show it; what readers see is a line in bold
-above a block, as in the guide to a federation. A toml block is a run's settings unless its first word is ``file``,
-and is kept under the name in its first line, ``# NAME.toml``.
+A block's first line gives its language: ```` ```sh ````, ``python`` and ``toml`` blocks are run. After the language may
+follow the reason why one is not: ``elsewhere: REASON`` (never run here), ``slow: REASON`` (run by ``pytest -m slow``),
+``data: REASON`` (run if POMONA_DATA is set), or ``slow-data: REASON`` (both). GitHub does not show it; readers see a
+bold line above a block, as in the guide to a federation. A toml block contains a run's settings unless its first word
+is ``file``; it is saved under the name in its first line, ``# NAME.toml``.
 """
 
 import os
@@ -27,7 +27,7 @@ SHELL = re.compile(r"[|<>$&;*(]")
 
 @dataclass(frozen=True)
 class Block:
-    """One block: where it stands, in what language, why it is held back (if it is), its text, and the bold line above."""
+    """A block: its position, its language, the reason not to run it (if any), its text, and the bold line above."""
 
     where: str
     language: str
@@ -38,7 +38,7 @@ class Block:
 
 
 def blocks(path: Path) -> list[Block]:
-    """The blocks of a document that can be run, in order."""
+    """The runnable blocks of a document, in order."""
     text = path.read_text(encoding="utf-8")
     found = []
     for match in FENCE.finditer(text):
@@ -52,12 +52,12 @@ def blocks(path: Path) -> list[Block]:
 
 @dataclass
 class Runner:
-    """Runs blocks one after the other in the current folder; Python blocks share their names."""
+    """Runs blocks in sequence in the current folder; Python blocks share their names."""
 
     names: dict[str, object] = field(default_factory=lambda: {"__name__": "__main__"})
 
     def run(self, block: Block) -> None:
-        """Run a block. Raises AssertionError, or what its code raises."""
+        """Run a block. Raises AssertionError, or the exception of its code."""
         getattr(self, f"_{block.language}")(block)
 
     def _python(self, block: Block) -> None:
@@ -82,13 +82,13 @@ class Runner:
             assert code == 0, f"{block.where}: {line} ends with {code}"
 
     def _surroundings(self) -> dict[str, str]:
-        """The environment of a shell in which Pomona is installed."""
+        """Environment variables of a shell with Pomona installed."""
         python = str(Path(sys.executable).parent)
         return {**os.environ, "PATH": f"{python}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
 
 def called(words: list[str]) -> int:
-    """The exit code of a command of pomona, run in this process."""
+    """Run a pomona command in this process; return its exit code."""
     try:
         main(words)
     except SystemExit as stop:

@@ -1,4 +1,4 @@
-"""The public API: docs/api.md names exactly what the public modules export, and the examples in docstrings work."""
+"""The public API: docs/api.md lists exactly what the public modules export, and the examples in docstrings work."""
 
 import ast
 import doctest
@@ -63,7 +63,7 @@ def test_examples_in_docstrings_work(module):
 
 
 def imported(path):
-    """(module, name) of what a script, or the Python blocks of a document, import of the package."""
+    """(module, name) of the package's names that a script, or the Python blocks of a document, import."""
     text = path.read_text()
     blocks = (
         [text] if path.suffix == ".py" else re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

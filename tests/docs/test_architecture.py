@@ -1,4 +1,4 @@
-"""docs/architecture.md is true: its files exist, and imports go one way in the order of its table of folders."""
+"""docs/architecture.md is accurate: its files exist, and imports go one way in the order of its table of folders."""
 
 import ast
 import re
@@ -23,14 +23,14 @@ APART = [
 
 
 def part(module: str) -> str:
-    """The row of the table that a module such as pomona.results.figures.style belongs to: the longest that fits."""
+    """The longest row of the table that contains a module such as pomona.results.figures.style."""
     path = module.removeprefix("pomona.").split(".")
     names = ["/".join(path[:length]) for length in range(len(path), 0, -1)]
     return next(row for name in names for row in (f"{name}.py", f"{name}/") if row in ORDER)
 
 
 def modules(path: Path) -> set[str]:
-    """The modules of Pomona that a file imports, at its top, in a function or for types only."""
+    """Pomona's modules imported by a file, at its top, in a function or for types only."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
     for node in nodes:
@@ -41,7 +41,7 @@ def modules(path: Path) -> set[str]:
 
 
 def exists(module: str) -> bool:
-    """Whether there is a file or folder of a module's name."""
+    """Whether a module's name has a file or folder."""
     paths = [root.parent.joinpath(*module.split(".")) for root in (SOURCE, FEDERATION)]
     return any(path.is_dir() or path.with_suffix(".py").exists() for path in paths)
 

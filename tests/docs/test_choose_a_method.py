@@ -1,4 +1,4 @@
-"""The table of the guide to methods: its numbers are those of a bench's cells, by hand."""
+"""The table of the guide to methods: its cells, recomputed by hand from a bench."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""What the documents say works: every block of code in them runs, in order, in a folder of its own."""
+"""The documents are accurate: every code block runs, in order, in a folder of its own."""
 
 import ast
 import os
@@ -64,7 +64,7 @@ IDIOM = re.compile(r"\b(judge[sd]?|nobody|hurts?|told|flatters?|fares?)\b|not to
 
 
 def shown(path: Path) -> list[str]:
-    """The texts in a module or template that its readers' pages and messages are made of: of code no docstrings."""
+    """Texts in a module or template that appear in pages and messages; docstrings of code are excluded."""
     text = path.read_text()
     if path.suffix != ".py":
         return re.findall(r"[\"'>`][^<>\"'`{}\n]* [^<>\"'`{}\n]*", text)
@@ -111,7 +111,7 @@ def test_files_of_the_repository_that_are_named_exist(path):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder to work in, with the checkout's examples and the downloads; imports of own modules end with it."""
+    """A working folder with the checkout's examples and the downloads; imports of custom modules end with it."""
     for lent in LENT:
         if (ROOT / lent).exists():
             (tmp_path / lent).symlink_to(ROOT / lent)
@@ -127,7 +127,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def given() -> None:
-    """What users have, and the README takes for granted: an image, and a table with owners."""
+    """Files that the README expects of its readers: an image, and a table with owners."""
     draw = np.random.Generator(np.random.Philox(5))
     Image.fromarray(draw.integers(0, 256, (8, 8), dtype=np.uint8)).save("digit.png")
     rows = [

@@ -1,4 +1,4 @@
-"""Heart disease: the settings and the example, on made-up files of the same form and, where they are, on the real ones."""
+"""Heart disease: the settings and the example, on synthetic files of the same form and any real ones present."""
 
 import importlib.util
 import os
@@ -24,7 +24,7 @@ FILES = ("cleveland", "hungarian", "switzerland", "va")
 
 
 def example():
-    """The example as a module."""
+    """Import the example as a module."""
     spec = importlib.util.spec_from_file_location("heart_disease", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -32,7 +32,7 @@ def example():
 
 
 def made_up(folder):
-    """Files as the hospitals': 14 columns without names, ? and 0 for gaps, whole numbers written in two ways."""
+    """Files like the hospitals': 14 columns without names, ? and 0 for gaps, integers written in two ways."""
     folder.mkdir()
     for number, name in enumerate(FILES):
         draw = np.random.Generator(np.random.Philox(number))
@@ -80,7 +80,7 @@ def test_clients_of_a_partition_have_no_moments_of_their_own(tmp_path, monkeypat
 
 
 def answered(folder, fit="pooled"):
-    """Train a round, and hold the features of each hospital's file for its model against those of the training."""
+    """Train a round, and compare the features of each hospital's file for its model with those of the training."""
     config = resolve(read_file(SETTINGS), {"method": "apple", "rounds": 1, "data": {"fit": fit}})
     pomona.run(config, folder / "run")
     data = Scenario.prepare(config).dataset

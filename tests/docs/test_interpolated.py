@@ -1,4 +1,4 @@
-"""The example of the guide to a new method: its size, and the two methods that it lies between."""
+"""The example of the guide to a new method: its size, and the two methods between which it interpolates."""
 
 import importlib.util
 from pathlib import Path
@@ -17,7 +17,7 @@ SPEC.loader.exec_module(EXAMPLE_MODULE)
 
 
 def trained(settings, rounds=3):
-    """Federation of three quadratics after some rounds."""
+    """A federation of three quadratics after some rounds."""
     run = Federation(settings.method(), quadratics(3, samples=4))
     for number in range(1, rounds + 1):
         run.round(a_round(number, epochs=2, batch_size=2))

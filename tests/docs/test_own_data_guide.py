@@ -1,4 +1,4 @@
-"""The guide to own data: it can be followed twice, and the message that it shows is the one that comes."""
+"""The guide to own data: it can be followed twice, and the message that it shows is the actual one."""
 
 import re
 from pathlib import Path

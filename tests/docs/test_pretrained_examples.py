@@ -1,4 +1,4 @@
-"""The examples that start from pretrained weights, at a small size: digits in place of CIFAR, two clients, one round."""
+"""The examples with pretrained weights, at a small size: digits instead of CIFAR, two clients, one round."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ LORA = 2 * 4 * (9 * 512 + 512)  # two 3x3 convolutions of 512 channels: A (4, 51
 
 @pytest.fixture
 def example(monkeypatch):
-    """The module, as Python finds its neighbour when it is run."""
+    """Import the module, with its folder on the path as when it is run."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     yield __import__("pretrained_resnet")
     for name in ("pretrained_resnet", "trained_parts"):

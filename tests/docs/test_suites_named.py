@@ -1,4 +1,4 @@
-"""The page of the suites names every one with its cost in runs."""
+"""The page of the suites lists each with its cost in runs."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ ROWS = {
 
 
 def runs(suite, size):
-    """Runs of a size: the search, and the final runs of one point, of which the search has made one already."""
+    """Number of runs of a size: the search, and the final runs of one point, one of them made by the search."""
     made = 0
     for group in plan(suite, size):
         made += len({c.folder for c in (*group.trials, *group.finals[0])})

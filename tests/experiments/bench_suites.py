@@ -1,4 +1,4 @@
-"""A small suite, executors that misbehave, and what of a bench must be the same whatever happened on the way."""
+"""A small suite, misbehaving executors, and the part of a bench that must not depend on interruptions."""
 
 import os
 import signal
@@ -42,24 +42,24 @@ def changed(**over):
 
 
 def here():
-    """An executor inside this process."""
+    """An executor in this process."""
     return ThreadPoolExecutor(1)
 
 
 def outcome(out):
-    """The files that must be the same, byte for byte."""
+    """The files that must be identical byte for byte."""
     return {name: (out / name).read_bytes() for name in FILES}
 
 
 def run_here(out):
-    """A whole bench inside this process."""
+    """Run a whole bench in this process."""
     run(SUITE, Path(out), here())
 
 
 def run_until_killed(out, write, delay):
-    """A whole bench inside this process, which dies ``delay`` seconds after its durable write number ``write``.
+    """Run a whole bench in this process, which dies ``delay`` seconds after its durable write number ``write``.
 
-    Counted in writes, a bench dies as early on a fast machine as on a slow one; the delay lets it die between two of them.
+    Counted in writes, a bench dies equally early on fast and slow machines; the delay lets it die between two writes.
     """
     fsync, writes = os.fsync, count(1)
 
@@ -73,14 +73,14 @@ def run_until_killed(out, write, delay):
 
 
 class Never(Executor):
-    """Nothing may be asked of it."""
+    """An executor that must not be used."""
 
     def submit(self, fn, /, *args, **kwargs):
         raise AssertionError("asked for a cell that is there")
 
 
 class Counting(Executor):
-    """Runs jobs at once and notes their folders; ``fault(k)`` may raise instead of job k, from 0."""
+    """Runs jobs at once and records their folders; ``fault(k)`` may raise instead of job k, from 0."""
 
     def __init__(self, fault=lambda k: None):
         self.folders, self._fault = [], fault
@@ -97,7 +97,7 @@ class Counting(Executor):
 
 
 def command(out, *words):
-    """The command line of the suite, for a process of its own."""
+    """The command line of the suite, for a separate process."""
     out.parent.mkdir(parents=True, exist_ok=True)
     suite = out.with_suffix(".toml")
     suite.write_text(tomli_w.dumps(SUITE))
@@ -105,7 +105,7 @@ def command(out, *words):
 
 
 def started(words):
-    """A process that leads a group of its own."""
+    """Start a process that leads its own group."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
     return subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
@@ -126,7 +126,7 @@ def ended(process, seconds=HANGS):
 
 
 def wait_for(sign, seconds=HANGS):
-    """Until there is something."""
+    """Wait for a condition."""
     until = time.monotonic() + seconds
     while not sign():
         assert time.monotonic() < until

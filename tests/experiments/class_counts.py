@@ -1,4 +1,4 @@
-"""Data sets known by the number of rows in each class alone: enough to deal every partition of a suite."""
+"""Data sets defined only by the number of rows in each class, enough to compute every partition of a suite."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ COUNTS = {
 
 
 def rows(name: str) -> Dataset:
-    """A data set of these counts whose samples are one empty pixel in one place of memory."""
+    """A data set with these counts whose samples share one empty pixel in memory."""
     train, test = COUNTS[name]
     y = np.concatenate([np.repeat(np.arange(len(part)), part) for part in (train, test)])
     x = np.broadcast_to(np.uint8(0), (len(y), 1, 1, 1))

@@ -1,4 +1,4 @@
-"""One bench that nothing disturbed, to compare with."""
+"""An undisturbed bench for comparison."""
 
 import pytest
 from bench_suites import SUITE, here
@@ -8,6 +8,6 @@ from pomona.experiments import run
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory):
-    """The suite's bench, run in one go inside this process."""
+    """The suite's bench, run without interruption in this process."""
     with here() as executor:
         return run(SUITE, tmp_path_factory.mktemp("bench") / "whole", executor)

@@ -1,4 +1,4 @@
-"""``pomona bench`` on a bench that is there: the closing summary, the live table, mistakes in one line."""
+"""``pomona bench`` on an existing bench: the closing summary, the live table, one-line errors."""
 
 import io
 import json

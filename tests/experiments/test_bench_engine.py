@@ -1,4 +1,4 @@
-"""The engine: what is run and what is kept, what is chosen, what becomes of failures."""
+"""The bench engine: what is run and kept, selection, and handling of failures."""
 
 import json
 

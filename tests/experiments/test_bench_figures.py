@@ -1,4 +1,4 @@
-"""A cell's figures: the round chosen on validation, the test values found there, losses where nothing is right or wrong."""
+"""A cell's figures: the best validation round, its test values, and losses where accuracy is undefined."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A bench that is told to end ends: wherever the signal hits, however busy the machine is."""
+"""An interrupted bench ends: at any moment of the signal, on any busy machine."""
 
 import os
 import signal
@@ -149,7 +149,7 @@ def test_ctrl_c_in_the_first_moment_of_the_workers_is_130(tmp_path):
 
 
 def gone(group):
-    """Whether no process of a group is left."""
+    """Whether a process group is empty."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

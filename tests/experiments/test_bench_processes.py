@@ -1,4 +1,4 @@
-"""Benches that are killed, in processes of their own; a Dask cluster of a scheduler and two workers."""
+"""Benches that are killed, in separate processes; a Dask cluster of a scheduler and two workers."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Suites: what is read, in which order layers win, and what a mistake is told."""
+"""Suites: reading, precedence of layers, and error messages."""
 
 import math
 from pathlib import Path

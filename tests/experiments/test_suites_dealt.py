@@ -1,4 +1,4 @@
-"""Every partition of every suite and size can be dealt from its whole data set; known from class counts alone."""
+"""Every partition of every suite and size can be computed from its whole data set, using class counts alone."""
 
 from pathlib import Path
 
@@ -19,13 +19,13 @@ ONCE: dict[str, tuple[Partition, Dataset]] = {}
 
 @pytest.fixture(autouse=True)
 def clusters_without_images(monkeypatch):
-    """Latent distributions are clusters of pictures, which are not here: any of equal size stand in for them."""
+    """Latent distributions are clusters of images, which are not available here: equal-sized groups replace them."""
     monkeypatch.setattr(latent, "network", lambda task, rows, epochs: np.zeros((len(rows), 1), dtype=np.float32))
     monkeypatch.setattr(latent, "clusters", lambda vectors, components, count, seed: np.arange(len(vectors)) % count)
 
 
 def dealt(config: Config) -> tuple[Partition, Dataset]:
-    """The partition of a run, and its data; runs that differ in nothing else share it."""
+    """The partition of a run, and its data; runs without a difference in these share it."""
     named = config.data.model_dump_json(include=DATA_KEYS | {"name"}), config.partition.model_dump_json()
     key = f"{named} {config.clients} {config.seed}"
     if key not in ONCE:

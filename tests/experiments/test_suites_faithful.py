@@ -1,4 +1,4 @@
-"""What the papers state of their experiments, held against the suites that repeat them."""
+"""Statements of the papers about their experiments, checked against the suites that repeat them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is exported answers as the personal model does, on the data it was trained for."""
+"""Exports give the personal model's answers, on the data it was trained for."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ DIGITS = {**SMALL, "data": {"name": "digits", "train_limit": 240, "test_limit": 
 
 
 def patients(folder):
-    """A table whose columns have other places and sizes than the numbers a network likes."""
+    """A table whose columns have offsets and scales far from a network's."""
     draw = np.random.Generator(np.random.Philox(3))
     x = np.stack([draw.normal(60, 12, 120), draw.normal(0.002, 0.001, 120)], axis=1)
     rows = [f"{a:.3f},{b:.6f},{'ill' if a > 60 else 'well'},{'AB'[k % 2]}" for k, (a, b) in enumerate(x)]
@@ -56,7 +56,7 @@ def reviews(folder):
 
 
 def normed(settings, input_shape, n_outputs, vocabulary):
-    """A network with BatchNorm, whose counters of batches no run needs."""
+    """A network with BatchNorm, whose batch counters no run needs."""
     steps = OrderedDict(flatten=nn.Flatten(), fc1=nn.Linear(64, 6), bn=nn.BatchNorm1d(6), fc2=nn.Linear(6, n_outputs))
     return nn.Sequential(steps)
 
@@ -73,7 +73,7 @@ KINDS = ["images", "a table", "texts", "batch normalisation"]
 
 @pytest.fixture(scope="module", params=KINDS)
 def exported(request, tmp_path_factory):
-    """The folder with a run's first client in every format, its model, and test samples as their owner holds them."""
+    """The folder with a run's first client in every format, its model, and test samples in raw form."""
     folder = tmp_path_factory.mktemp("export")
     trees = {
         "images": {**DIGITS, "model": {"name": "small"}},
@@ -134,7 +134,7 @@ def test_what_outputs_mean_goes_along_and_no_path_does(exported):
 
 
 def logistic_file(path, network="logistic", **changes):
-    """A model file made by hand: 2 features, 2 classes, shift 1 and scale 2."""
+    """A handmade model file: 2 features, 2 classes, shift 1 and scale 2."""
     tensors = {"fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "fc1.bias": torch.tensor([0.5, -0.5])}
     model_file.write(path, tensors, ModelMetadata.model_validate({**LOGISTIC, "network": {"name": network}, **changes}))
 
@@ -166,7 +166,7 @@ def test_a_program_tells_numbers_in_their_units_by_hand(tmp_path):
 
 
 class Wayward(nn.Sequential):
-    """Its course depends on the values it meets: no graph shows that."""
+    """A network with data-dependent control flow, which no graph captures."""
 
     def __init__(self):
         super().__init__(OrderedDict(fc1=nn.Linear(2, 2)))

@@ -1,9 +1,9 @@
-"""A run whose memory ``test_state_memory`` looks at from outside.
+"""A run whose memory ``test_state_memory`` observes from outside.
 
     python state_memory_run.py FOLDER STATE_MEMORY WORKERS STOP
 
 Writes a line when everything is imported, and the bytes of the states' files at its end. Stops with exit code 7 before
-it commits round STOP; goes on from what was committed before.
+it commits round STOP; continues after the last committed round if there is one.
 """
 
 import sys
@@ -23,7 +23,7 @@ STOPPED = 7
 
 
 class Diary(base.MethodSettings):
-    """FedAvg, in which every client has room for 80 models and puts the one that it trained last first."""
+    """FedAvg in which every client has room for 80 models and puts its last trained one first."""
 
     def method(self):
         plain = FedAvg().method()

@@ -1,4 +1,4 @@
-"""Nothing gets in that was not agreed on, and whoever is refused is named and absent."""
+"""Admission: only agreed uplinks are accepted, and refused clients are named and count as absent."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ def sound(scale=1.0):
 
 
 def arrival(client, tensors=None, **changes):
-    """What arrives of a client: a sound uplink, other tensors, or the error that they could not be read with."""
+    """The arrival of a client: a valid uplink, other tensors, or the error of reading them."""
     stated = {"run": "run", "round": 5, "samples": SIZES.get(client, 1)} | changes
     if isinstance(tensors, ProtocolError):
         return Arrival(Reply(client), **stated, unread=tensors)

@@ -1,4 +1,4 @@
-"""The share of the time in which all workers work: by hand, and in a run's summary."""
+"""The share of time in which all workers are busy: by hand, and in a run's summary."""
 
 import json
 
@@ -20,7 +20,7 @@ NOTHING = KeptCopies.alone({}, None)
 
 
 class Clock:
-    """Clients whose work takes so many seconds."""
+    """Clients whose work takes this many seconds."""
 
     def visit(self, visit, down):
         return [Reply(i, seconds=SECONDS[i]) for i in visit.ids]

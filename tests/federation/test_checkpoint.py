@@ -1,4 +1,4 @@
-"""Committed rounds: what is read is what was written, or nothing is; and no fault costs the round before."""
+"""Committed rounds: reads return what was written, or nothing; no fault damages the previous round."""
 
 import errno
 import hashlib
@@ -214,7 +214,7 @@ def test_an_unreadable_disk_is_damage(tmp_path, monkeypatch):
 
 
 class Tripwire:
-    """Lets so many steps of a save pass, and acts at the next one, before or after it is done."""
+    """Lets this many steps of a save pass, and acts at the next one, before or after it."""
 
     def __init__(self, monkeypatch, passes, act, after):
         self.left, self.act, self.after, self.tripped = passes, act, after, None
@@ -261,7 +261,7 @@ def full():
 
 
 def refusal(work):
-    """The StorageError that work ends in, None if it does its work."""
+    """The StorageError that ends the work, None if it succeeds."""
     try:
         work()
     except StorageError as fault:
@@ -273,7 +273,7 @@ def kill():
 
 
 def in_child(work):
-    """Run in a forked child; how it ended: its exit code, or minus the signal."""
+    """Run in a forked child; returns its exit code, or minus the signal."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
@@ -287,7 +287,7 @@ def in_child(work):
 
 
 def whole_afterwards(folder):
-    """Which round is usable; nothing else in the folder passes for a checkpoint."""
+    """The usable round; no other file in the folder is taken for a checkpoint."""
     found, corrupt = newest(folder)
     assert corrupt == {}
     assert identical(found.tensors, example(found.number))

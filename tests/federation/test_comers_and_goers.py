@@ -1,4 +1,4 @@
-"""Clients that come and go in whole runs: what is evaluated, saved and summed up."""
+"""Clients that join and leave during whole runs: evaluation, saved models and summary."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Corners of a run that once went wrong, or easily could."""
+"""Edge cases of runs that once failed, or easily could."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from representatives import representatives
 
 
 def right(folder, scenario, client):
-    """Share of a client's test rows that its saved model gets right."""
+    """Share of a client's test rows that its saved model classifies correctly."""
     net = PersonalModel.load(folder / f"models/client-{client:02d}.safetensors")
     rows = scenario.partition.clients[client].test
     answers = net.predict(scenario.dataset.x[rows])
@@ -84,12 +84,12 @@ def test_a_method_that_assumes_plain_sgd_refuses_momentum_before_anything_is_wri
 
 
 def normed(settings, input_shape, n_outputs, vocabulary):
-    """A user's own model: BatchNorm over the raw pixels, so that its statistics do not depend on any weight."""
+    """A custom model with BatchNorm over the raw pixels, whose statistics do not depend on any weight."""
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, n_outputs))
 
 
 def dropped(settings, input_shape, n_outputs, vocabulary):
-    """A user's own model with dropout."""
+    """A custom model with dropout."""
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, n_outputs))
 
 
@@ -200,7 +200,7 @@ def test_a_full_disk_is_one_line():
 
 
 def start(tmp_path):
-    """A long run of two workers in its own process, once it has trained a round."""
+    """A long run of two workers in a separate process, after its first round."""
     words = ["separate", "rounds=100000", "clients=4", "workers=2", "model.hidden=[8]", "--out", str(tmp_path / "r")]
     process = subprocess.Popen(
         [sys.executable, "-m", "pomona", "run", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -215,7 +215,7 @@ def start(tmp_path):
 
 
 def children(pid):
-    """The live processes that a process started."""
+    """The live processes that a process has started."""
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 

@@ -1,4 +1,4 @@
-"""The demo keeps its promise: the right partners help, and the directed relationships show who they are."""
+"""The demo works as described: partners in the same group help, and the directed relationships show the groups."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Early stopping: the best round by its definition, and runs that end where patience does."""
+"""Early stopping: the best round by definition, and runs that end when patience is exhausted."""
 
 import pytest
 from hypothesis import given

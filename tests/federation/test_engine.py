@@ -1,4 +1,4 @@
-"""Setting ``engine``: what a run says, what it records, and what never depends on it."""
+"""Setting ``engine``: messages, records, and results that must not depend on it."""
 
 import platform
 import sys
@@ -46,7 +46,7 @@ def computed(result):
 
 @pytest.fixture
 def missing(monkeypatch):
-    """As if the package were not installed."""
+    """Simulate a missing package."""
     monkeypatch.setattr(native_package, "find_spec", lambda name: None)
 
 
@@ -62,7 +62,7 @@ def test_without_the_package_auto_is_pytorch_and_says_why(missing):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Writes another pomona_native, which is found before any that is installed."""
+    """Write another pomona_native, which is found before an installed one."""
 
     def written(text):
         (tmp_path / "pomona_native").mkdir()

@@ -1,4 +1,4 @@
-"""A first run, with nothing set but the method, learns: no default keeps a method from working."""
+"""A first run with default settings learns, for every method."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What clients keep of each other's models: the numbers of matrices of their own, to the bit, with each row held once."""
+"""Clients' copies of each other's models: bit-identical to separate matrices, with each row stored once."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ class Whole:
 
 
 class OwnMatrices:
-    """Every client's copies of all models in a matrix (N, d) of its own."""
+    """Every client's copies of all models in its own matrix (N, d)."""
 
     def __init__(self, name, bank):
         self.bank, self.held, self.pending = bank, {}, {}
@@ -152,7 +152,7 @@ def keeping():
 
 
 def down(copies, models, index, ids=(0, 1, 2), roster=ROSTER, trains=True):
-    """What these clients have after a downlink, by row."""
+    """The clients' copies after a downlink, by row."""
     visit = ClientRequest(a_round(), roster, ids, trains)
     entry = Rows(torch.tensor(models).unsqueeze(1), torch.tensor(index))
     return copies.received(visit, {"models": entry})["models"].rows().squeeze(2).tolist()

@@ -1,4 +1,4 @@
-"""Which model a client's file holds: each chosen one is that of a run that ended in its round."""
+"""The model in a client's file: each selected model equals that of a run that ended in its round."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ RUN = {"rounds": 6, "model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy
 
 
 def rounds_chosen(result, keep):
-    """The round whose model each client's file must hold, from the record's evaluations; of equals the first."""
+    """The round of the model in each client's file, from the record's evaluations; the first of equal ones."""
     model, when = result.about["headline"]
     curve = [e for e in result.curve(model, when, "validation") if e.round > 0]
     if keep == "own_best":
@@ -100,7 +100,7 @@ def test_the_card_names_the_round_of_the_file_and_its_figures(tmp_path):
 
 
 class Client:
-    """One client's models by round, a number each, and the scores that they were given."""
+    """One client's models by round, a number each, with given scores."""
 
     def __init__(self, points, metric):
         self.choice, self.points = ModelChoice("own_best", ("personal", "trained"), metric), points

@@ -1,4 +1,4 @@
-"""Rows in scratch files: the same numbers as in memory, no names, no memory that stays, a full disk in one line."""
+"""Rows in scratch files: the same numbers as in memory, no file names, no memory left in use, one-line disk errors."""
 
 import errno
 import os

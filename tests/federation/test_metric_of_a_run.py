@@ -1,4 +1,4 @@
-"""The metric of a run from end to end: chosen, recorded, evaluated; predictions kept, gains over training alone."""
+"""The metric of a run from end to end: selection, record, evaluation; saved predictions, gains over local training."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ HOSPITALS = ("Nord", "Rural", "Kids", "Urban", "West")
 
 
 def hospitals(events=0.05, n=1500):
-    """Five hospitals, few events, features that tell a little; Kids has no event at all."""
+    """Five hospitals, few events, weakly informative features; Kids has no event at all."""
     draw = stream(0, "hospitals")
     x = draw.normal(size=(n, 6)).astype(np.float32)
     client = np.arange(n) % 5

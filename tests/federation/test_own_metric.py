@@ -1,4 +1,4 @@
-"""A metric of the user's own: a function by name, in evaluations, headline, report and agreement."""
+"""A custom metric: a function by name, in evaluations, headline, report and agreement."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Whole runs in which a part of the network is trained: workers, resume, files, and the models that come out."""
+"""Whole runs in which part of the network is trained: workers, resume, files, and the resulting models."""
 
 from dataclasses import replace
 

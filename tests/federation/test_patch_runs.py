@@ -1,4 +1,4 @@
-"""Runs that train on patches and evaluate whole images: the same bytes anywhere, and models that predict by themselves."""
+"""Runs that train on patches and evaluate whole images: reproducible bytes, and models that predict on their own."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Records are read back through bounded types: whoever wrote them, the outcome is a Result or one line."""
+"""Records are read through bounded types: whoever wrote them, the outcome is a Result or one line."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from problems import tiny
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """An unfinished-looking run: nothing seals its events."""
+    """A run that looks unfinished: no hash covers its events."""
     folder = tmp_path_factory.mktemp("made") / "run"
     pomona.run(tiny("apple", rounds=2), folder)
     (folder / "status.json").unlink()
@@ -206,7 +206,7 @@ def numbers(settings):
 
 
 def flags(settings):
-    """Two flags a sample."""
+    """Two flags per sample."""
     return X, (X[:, :2] > 0).astype(np.float32)
 
 

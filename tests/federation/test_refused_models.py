@@ -1,4 +1,4 @@
-"""A client whose round is refused counts as absent: its file, figures and choice are of a round that counted."""
+"""A client whose round is refused counts as absent: its file, figures and selection are from an admitted round."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ RUN = {"model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy", "lr": 0.5}
 
 @pytest.fixture
 def refused(monkeypatch):
-    """Rounds whose uplink of client 1 holds NaN; what it trains is sound."""
+    """Rounds in which client 1's uplink contains NaN, although its training is valid."""
     serve, rounds = ClientRuntime._serve, set()
 
     def poisons(self, visit, ids, received):

@@ -1,4 +1,4 @@
-"""Numbers: learned in deviations from the training mean, judged, kept, answered and conformed on in their own units."""
+"""Regression: learned in standard deviations from the training mean; scored, saved and predicted in original units."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Runs that were cut short go on after their last committed round, and end as if nothing had happened."""
+"""Interrupted runs continue after their last committed round, and end like undisturbed ones."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", 
 
 
 class Stop(Exception):
-    """A kill that a test can survive."""
+    """A simulated kill."""
 
 
 class Heard(NullCallback):
@@ -35,7 +35,7 @@ class Heard(NullCallback):
 
 
 def models(folder):
-    """The hash of every tensor that a finished run holds, and of what was seen on the way."""
+    """The hash of every tensor of a finished run, and the notes on the way."""
     files = sorted([*folder.glob("models/*.safetensors"), *folder.glob("private/*.safetensors")])
     tensors = {f"{path.parent.name}/{path.name}/{k}": t for path in files for k, t in load_file(path).items()}
     return digest(tensors)

@@ -1,4 +1,4 @@
-"""Banks of rows: what comes out is what went in, in one process and in those forked from it, and room is used again."""
+"""Row banks: rows survive a round trip, in one process and in its forks, and space is reused."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Clients as rows of one call: close to one at a time, and still independent of the number of workers."""
+"""Clients as rows of one call: close to separate calls, and independent of the number of workers."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Federations that learn masks: what is trained, judged, recorded, predicted and exported."""
+"""Federations that learn masks: training, evaluation, records, predictions and exports."""
 
 import json
 
@@ -31,7 +31,7 @@ def masks(tmp_path):
 
 
 def curve(result):
-    """The evaluations of the judged model."""
+    """The evaluations of the headline model."""
     return result.curve(*result.about["headline"])
 
 

@@ -1,4 +1,4 @@
-"""Run folders that somebody sends: what is written into one stays in it, and no name in one makes a reader wait."""
+"""Run folders from others: writing to one stays inside it, and no name in one blocks a reader."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def sent(made, tmp_path):
-    """A copy in which every file that is written anew is a link to a file elsewhere, which holds "mine"."""
+    """A copy in which every newly written file is a link to a file elsewhere, which contains "mine"."""
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     shutil.copytree(made, folder)
     elsewhere.mkdir()
@@ -74,7 +74,7 @@ def test_figures_go_into_no_folder_elsewhere(made, tmp_path):
 
 @pytest.fixture
 def copied(made, tmp_path):
-    """A sent run, and the models of a run of one's own."""
+    """A run from elsewhere, with the models of a local run."""
     shutil.copytree(made / "models", tmp_path / "mine")
     return shutil.copytree(made, tmp_path / "run"), tmp_path / "mine"
 

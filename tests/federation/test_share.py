@@ -1,4 +1,4 @@
-"""How much one client may weigh: the formula of ``federation.share``, checked against its own definition."""
+"""Limit on one client's weight: the formula of ``federation.share``, checked against its definition."""
 
 import numpy as np
 import pytest

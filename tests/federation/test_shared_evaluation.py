@@ -1,4 +1,4 @@
-"""Evaluations share what they have in common: fewer passes over the samples, the same numbers to the bit."""
+"""Evaluations share common work: fewer passes over the samples, bit-identical numbers."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Models of the same bytes lie in memory once: the pool alone, and what a whole run's clients hold."""
+"""Models with equal bytes are in memory once: the pool alone, and the clients of a whole run."""
 
 import gc
 

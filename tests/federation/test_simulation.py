@@ -1,4 +1,4 @@
-"""A run, end to end: what it promises, whoever does the work."""
+"""A run, end to end, with any number of workers."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def dies(self, visit, down):
 
 
 def outcome(result):
-    """All that a run computed, without times."""
+    """All results of a run, without times."""
     rounds = [(r.round, r.cohort, r.loss, r.bytes_down, r.bytes_up) for r in result.rounds]
     info = [{k: v.tolist() for k, v in r.info.items()} for r in result.rounds]
     return rounds, info, result.evaluations, result.final

@@ -1,4 +1,4 @@
-"""States in files take the memory of one client's state: 231 MB of them beside less than 60 MB that cannot be freed."""
+"""States in files need memory for one client's state: 231 MB of them beside less than 60 MB that cannot be freed."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ MOST = 60_000_000  # a process may take, all told, beyond its imports
 
 
 def held(pid):
-    """Bytes of a process that the system cannot take back: private memory, and what is shared with other processes."""
+    """Bytes of a process that the system cannot reclaim: private memory, and memory shared between processes."""
     with suppress(OSError):  # it may have ended
         fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         return sum(int(fields[key].split()[0]) * 1024 for key in ("RssAnon", "RssShmem") if key in fields)
@@ -31,7 +31,7 @@ def family(pid):
 
 
 def watched(folder, share, workers, stop=0):
-    """A run, resumed if it was begun: (exit code, bytes in files, most that one of its processes held beyond imports)."""
+    """A run, resumed if started: (exit code, bytes in files, peak of one process beyond imports)."""
     command = [sys.executable, state_memory_run.__file__, str(folder), str(share), str(workers), str(stop)]
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""Clients' states in files: the same numbers to the bit, and memory for one client's state instead of all."""
+"""Clients' states in files: bit-identical numbers, and memory for one client's state instead of all."""
 
 import os
 import tempfile
@@ -38,7 +38,7 @@ def padded(size):
 
 
 class Listener:
-    """A watcher that writes down what it is told."""
+    """A watcher that records its notes."""
 
     def __init__(self):
         self.notes = []
@@ -120,7 +120,7 @@ def test_lazy_tensors_are_fetched_only_when_asked_for(tmp_path):
 
 
 def planned(monkeypatch, memory, free, out=None, clients=100, workers=2, kept=0, **over):
-    """Where 100 clients with a state of 100 models of 582,026 parameters go on a machine of this size."""
+    """Placement of 100 clients, each with a state of 100 models of 582,026 parameters, on a machine of this size."""
     monkeypatch.setattr(state_memory, "machine_memory", lambda: int(memory))
     monkeypatch.setattr(state_memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
     first = torch.empty(1, clients, 582_026, device="meta")

@@ -1,4 +1,4 @@
-"""Who holds a run folder, and what it says of itself."""
+"""The lock holder of a run folder, and its status."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""TensorBoard reads from --track what the record says."""
+"""TensorBoard files from --track contain the record's values."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A state goes to named tensors and comes back."""
+"""States survive the round trip through named tensors."""
 
 from dataclasses import dataclass
 from typing import Any

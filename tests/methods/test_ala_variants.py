@@ -1,4 +1,4 @@
-"""ALA in front of other methods: nothing to adapt leaves them as they are, something to adapt does not."""
+"""ALA in front of other methods: without a difference to adapt nothing changes, with one it does."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""APPLE's local step, an extension, against its definition, and the methods at its two ends."""
+"""APPLE's local step, an extension, against its definition, and the two methods that it includes as limits."""
 
 from dataclasses import replace
 
@@ -189,7 +189,7 @@ def test_cores_grow_without_bound_where_the_relationships_hardly_learn(dr_lr):
 
 
 class Curved(Quadratics):
-    """Curvatures from 1 down to 0.01, one a direction."""
+    """Curvatures from 1 down to 0.01, one per direction."""
 
     def gradient(self, W, indices, *_, **__):
         h = torch.logspace(0, -2, W.shape[1], dtype=torch.float64)

@@ -15,7 +15,7 @@ PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05}
 
 
 def numbers(*samples):
-    """One client a list of one-dimensional samples."""
+    """Clients with one-dimensional samples, one list per client."""
     rows, flat = [], []
     for own in samples:
         rows.append(list(range(len(flat), len(flat) + len(own))))

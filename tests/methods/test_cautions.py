@@ -1,4 +1,4 @@
-"""What methods warn of before a run whose settings keep them from working."""
+"""Warnings of methods before a run whose settings keep them from working."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One table, every method: the public checks, for all names and for settings that change a method's course."""
+"""One table for every method: the public checks, for all names and for settings that change a method's course."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def method(name, settings):
 
 
 def checks(table, of=lambda check: True):
-    """The checks of all methods of a table; of the runs those of some kinds of method alone are in the gate."""
+    """The checks of all methods in a table; the gate includes run checks of selected kinds of method only."""
     return [
         pytest.param(
             check,
@@ -68,12 +68,12 @@ def checks(table, of=lambda check: True):
 
 
 def one_run(check):
-    """All checks of rounds, and one of the runs: for variants, whose runs differ from their method's in little."""
+    """All checks of rounds, and one run check: for variants whose runs differ little from their method's."""
     return str(check) not in RUNS or str(check) == "a_run_trains_survival"
 
 
 def of_masks(check):
-    """The check on masks: for variants that look at outputs, layers or second derivatives."""
+    """The check on masks, for variants that use outputs, layers or second derivatives."""
     return str(check) == "a_run_trains_segmentation"
 
 

@@ -1,4 +1,4 @@
-"""Methods share functions, not copies: under 3 % of the folder's code lines stand in a six-line window twice."""
+"""Methods share functions, not copies: under 3 % of the folder's code lines are in a duplicate six-line window."""
 
 import ast
 from collections import defaultdict
@@ -10,7 +10,7 @@ WINDOW = 6
 
 
 def code_lines(path):
-    """Lines of code as they are compared: no blanks, comments, imports or docstrings, white space folded."""
+    """Lines of code for comparison: no blanks, comments, imports or docstrings, with whitespace folded."""
     text = path.read_text()
     skipped = set()
     for node in ast.walk(ast.parse(text)):

@@ -41,7 +41,7 @@ def clouds(run):
 
 
 def attention(kind, t):
-    """A(t) of definition 1, as their papers print it; l = 0.3, a = 3.7, g = 4, sigma = 2."""
+    """A(t) of definition 1, as the papers print it; l = 0.3, a = 3.7, g = 4, sigma = 2."""
     knee, a, g = 0.3, 3.7, 4.0
     if kind == "exponential":
         return 1 - math.exp(-t / 2)

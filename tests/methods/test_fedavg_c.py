@@ -1,4 +1,4 @@
-"""FedAvg-C and FedProx-C: fine-tuning first, then training on from there."""
+"""FedAvg-C and FedProx-C: fine-tuning first, then training from there."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedAvg+Data: who trains on what."""
+"""FedAvg+Data: the training data of each client."""
 
 from functools import reduce
 

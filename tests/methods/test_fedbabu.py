@@ -1,4 +1,4 @@
-"""FedBABU: the head stays as it was drawn, the body is averaged, a copy is fine-tuned."""
+"""FedBABU: the head keeps its initial values, the body is averaged, a copy is fine-tuned."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedBN: normalisation layers stay, all else is averaged; nothing of them travels."""
+"""FedBN: normalisation layers stay at the client, everything else is averaged."""
 
 import sys
 
@@ -20,7 +20,7 @@ NORMS = (slice(1, 2), slice(2, 3), slice(4, 5))
 
 
 def normed(network):
-    """A network of the name below: BatchNorm between two layers, or a group or layer normalisation."""
+    """A network with the named normalisation between two layers: BatchNorm, group or layer normalisation."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), network(16), nn.ReLU(), nn.Linear(16, 10))
 
 
@@ -116,7 +116,7 @@ def test_a_run_is_partialfeds_with_less_traffic(network):
 
 
 class Notes(NullCallback):
-    """What a run says."""
+    """Collects a run's messages."""
 
     def __init__(self):
         self.said = []

@@ -1,4 +1,4 @@
-"""FedCAC: critical parameters, overlaps and thresholds by hand, and both limits of what is shared."""
+"""FedCAC: critical parameters, overlaps and thresholds by hand, and both limits of sharing."""
 
 import pytest
 import torch

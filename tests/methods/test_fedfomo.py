@@ -26,7 +26,7 @@ def values(*numbers):
 
 
 def rigged(settings, problem, models, previous):
-    """A federation in which everybody has uploaded ``models`` (N, d), began its last training at ``previous``, asks all."""
+    """A federation in which every client uploaded ``models`` (N, d), last trained from ``previous``, asks for all."""
     run = Federation(settings.method(), problem)
     N = len(models)
     everybody = torch.arange(N)
@@ -41,7 +41,7 @@ def rigged(settings, problem, models, previous):
 
 
 def line(*targets):
-    """One client a number: F_i(w) = (w - a_i)^2 / 2, in validation too."""
+    """One client per number: F_i(w) = (w - a_i)^2 / 2, also for validation."""
     return Quadratics(values(*targets).unsqueeze(1), [[i] for i in range(len(targets))])
 
 

@@ -1,4 +1,4 @@
-"""FedNova: the size of a local training against the paper's closed forms, a round by hand, and the fixed point that FedAvg misses."""
+"""FedNova: training length against the paper's closed forms, a round by hand, the fixed point FedAvg misses."""
 
 from dataclasses import replace
 

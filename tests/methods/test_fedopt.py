@@ -1,4 +1,4 @@
-"""Server optimizers: the papers' rules by hand and by PyTorch's own optimizers, alone and behind methods that average."""
+"""Server optimizers: the papers' rules by hand and by PyTorch's optimizers, alone and behind averaging methods."""
 
 import math
 import re

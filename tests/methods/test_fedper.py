@@ -1,4 +1,4 @@
-"""FedPer: base layers and head in the same steps, of which the base travels; and its reductions."""
+"""FedPer: base layers and head in the same steps, with only the base sent; and its reductions."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedPHP: the inherited model, and what it teaches, against plain PyTorch."""
+"""FedPHP: the inherited model and its distillation, against plain PyTorch."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""FedRep: what is shared, what stays, and its reductions."""
+"""FedRep: shared and local parts, and its reductions."""
 
 import pytest
 import torch

@@ -79,7 +79,7 @@ def test_a_head_starts_at_nothing_or_as_a_copy():
 
 
 def digits(**over):
-    """Clients of the digits and what a method sees of them, and the common row."""
+    """Clients of the digits as a method sees them, and the common row."""
     scenario = Scenario.prepare(tiny("fed-rod", **over))
     sizes = tuple(len(c.train) for c in scenario.partition.clients)
     objective = scenario.objective()

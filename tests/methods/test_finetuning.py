@@ -1,4 +1,4 @@
-"""Fine-tuning that only serves evaluation: at the run's lr in every round, where the federation follows the schedule."""
+"""Fine-tuning for evaluation only: at the run's lr in every round, while the federation follows the schedule."""
 
 from math import cos, pi
 
@@ -20,12 +20,12 @@ each_method = pytest.mark.parametrize(
 
 
 def one_each(*samples):
-    """Clients of one sample, a number."""
+    """Clients with one sample each, a number."""
     return Quadratics(torch.tensor(samples, dtype=torch.float64).unsqueeze(1), [[i] for i in range(len(samples))])
 
 
 def cosine(rounds):
-    """The factors of the rounds, derived from the schedule's definition, and of the closing visit."""
+    """The factors of the rounds and of the closing visit, from the schedule's definition."""
     factors = [(1 + cos(pi * k / rounds)) / 2 for k in range(rounds)]
     return [*factors, factors[-1]]
 

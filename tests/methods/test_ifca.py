@@ -1,4 +1,4 @@
-"""IFCA: FedAvg with one model, the groups with two, and what becomes of a model that nobody chose."""
+"""IFCA: FedAvg with one model, the groups with two, and a model that no client chose."""
 
 from dataclasses import replace
 from itertools import product

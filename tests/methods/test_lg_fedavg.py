@@ -1,4 +1,4 @@
-"""LG-FedAvg: what is shared, what stays, and its reductions."""
+"""LG-FedAvg: shared and local parts, and its reductions."""
 
 import pytest
 import torch

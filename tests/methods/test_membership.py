@@ -1,4 +1,4 @@
-"""Clients that come and go, for every method: what holds whatever the paper, and what joining and leaving does to each."""
+"""Clients that join and leave, for every method: common rules, and each method's own behaviour."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from problems import Federation, Quadratics, a_round, passes, same, states, unev
 
 
 def observed(run):
-    """The named models that each member's last visit observed."""
+    """The named models observed in each member's last visit."""
     return {f"{i}/{named}": t["w"] for i in run.ids for named, t in run.clients.models(i).items()}
 
 
@@ -63,7 +63,7 @@ def test_late_clients_come_in_and_leavers_are_gone(name, settings):
 
 
 def adapted(run, client, rounds):
-    """What the loop does for a client never trained with: the served copy of the server's state, and the replies."""
+    """The loop's result for a client never trained with: the served copy of the server's state, and the replies."""
     server = run.method.server
     state, row = server.welcome(run.server, (client,), run.roster)
     roster = run.roster.plus(client, run.everybody)

@@ -1,4 +1,4 @@
-"""MOON: the contrast and its gradient, what it is made of, and its reductions to FedAvg."""
+"""MOON: the contrastive loss and its gradient, its inputs, and its reductions to FedAvg."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from problems import Federation, a_round, quadratics, tiny
 
 
 def digits():
-    """A scenario of digits with an MLP, and what a method sees of its clients."""
+    """A scenario of digits with an MLP, and its clients as a method sees them."""
     scenario = Scenario.prepare(tiny("moon"))
     sizes = tuple(len(c.train) for c in scenario.partition.clients)
     return scenario, LocalTraining(scenario.objective(), (0, 1, 2, 3), Roster(sizes), a_round())

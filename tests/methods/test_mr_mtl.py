@@ -1,4 +1,4 @@
-"""MR-MTL against its equations, its ends, and its fixed point."""
+"""MR-MTL against its equations, its limits, and its fixed point."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A number beside a model is a weight: whatever one member says, what it has of a mean is at most the agreed share."""
+"""A number beside a model is a weight: whatever a member reports, its part in a mean is at most the agreed share."""
 
 import math
 from dataclasses import replace
@@ -42,7 +42,7 @@ AVERAGING = [(n, s) for n, s in VARIANTS if METHODS[n](**s).method().server.glob
 
 
 def sent(settings, problem, largest, **over):
-    """A round's server state, uplinks and all else that ``aggregate`` takes, before it is called."""
+    """A round's server state, uplinks and all other arguments of ``aggregate``, before its call."""
     run = Federation(settings.method(), problem)
     run.roster = replace(run.roster, largest=largest)
     before, round_ = run.server, a_round(**over)
@@ -58,7 +58,7 @@ def model(server, state, ids, roster, round_):
 
 
 def moved(server, state, uplink, about):
-    """How far the next model goes along each client's own direction, where each went one step along it (n,)."""
+    """Movement of the next model along each client's own direction, after a unit step of each along it (n,)."""
     n, name = len(about[0]), "model" if "model" in uplink else "model_delta"
     w = model(server, state, *about)
     still = (w if name == "model" else torch.zeros_like(w)).repeat(n, 1)
@@ -68,7 +68,7 @@ def moved(server, state, uplink, about):
 
 
 def forged(uplink, value):
-    """The uplinks with all that is no row of the first client's replaced, and whether that is let in."""
+    """The uplinks with everything except rows of the first client replaced, and whether they are admitted."""
     d = max(t[0].numel() for t in uplink.values())
     lie = {k: t.clone() for k, t in uplink.items()}
     for k, t in lie.items():

@@ -1,4 +1,4 @@
-"""Local steps are PyTorch's, row by row; methods whose rule is one for SGD refuse any other."""
+"""Local steps equal PyTorch's, row by row; methods defined for SGD alone refuse other optimizers."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ RATE = 0.05
 
 
 def pytorchs(name, parameter, momentum, decay, betas, eps):
-    """PyTorch's optimizer of that name."""
+    """PyTorch's optimizer with that name."""
     match name:
         case "sgd":
             return torch.optim.SGD([parameter], lr=RATE, momentum=momentum, weight_decay=decay)

@@ -1,4 +1,4 @@
-"""A method from outside the package: named as module:Class, and known by what its card says."""
+"""A custom method from outside the package: named as module:Class, and described by its card."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""PartialFed: gates by rule and learned ones, against FedAvg, Separate and finite differences."""
+"""PartialFed: fixed and learned gates, against FedAvg, Separate and finite differences."""
 
 from dataclasses import replace
 

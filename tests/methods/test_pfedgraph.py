@@ -1,4 +1,4 @@
-"""pFedGraph: the graph against an optimizer and its conditions, the step against autograd, and both limits."""
+"""pFedGraph: the graph against an optimizer and its optimality conditions, the step against autograd, both limits."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""PGFed: two rounds by hand, the approximation, reductions, and the form in which coefficients stay private."""
+"""PGFed: two rounds by hand, the approximation, reductions, and the form that keeps coefficients private."""
 
 from dataclasses import replace
 

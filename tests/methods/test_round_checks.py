@@ -1,4 +1,4 @@
-"""The check of private tensors finds a method that sends one, and one that has not said which they are."""
+"""The check of private tensors detects methods that send one, or do not declare which are private."""
 
 from dataclasses import replace
 from typing import Literal
@@ -12,7 +12,7 @@ from pomona.testing.round_checks import private_tensors_never_go_up
 
 
 class Wrong(FedRep):
-    """FedRep, but for one fault."""
+    """FedRep with one fault."""
 
     fault: Literal["none", "silent", "sends its head", "sends all"] = "none"
 

@@ -1,4 +1,4 @@
-"""Parts of rows: what is taken out, what is left, and how both are put together again."""
+"""Parts of rows: extraction, remainder, and reassembly."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ LAYERS = (slice(0, 3), slice(3, 7), slice(7, 8))
 
 @st.composite
 def parts_of(draw, d):
-    """Slices of a row of d numbers, in order, some of them empty or side by side."""
+    """Slices of a row of d numbers, in order, some of them empty or adjacent."""
     ends = sorted(draw(st.lists(st.integers(0, d), max_size=8)))
     return [slice(a, b) for a, b in zip(ends[::2], ends[1::2], strict=False)]
 

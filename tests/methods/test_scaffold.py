@@ -20,7 +20,7 @@ def controls(run):
 
 
 def uneven(*copies):
-    """Client i has ``copies[i]`` copies of the sample i: no noise, but unequal numbers of steps at batch size 1."""
+    """Client i has ``copies[i]`` copies of sample i: no noise, but unequal numbers of steps at batch size 1."""
     rows, flat = [], []
     for value, count in enumerate(copies):
         rows.append(list(range(len(flat), len(flat) + count)))

@@ -1,4 +1,4 @@
-"""Server halves whose uplinks lie in files: the same bits as in memory, and rows of all clients in files, too."""
+"""Server halves with uplinks in files: the same bits as in memory, with the rows of all clients in files, too."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def random(*shape, seed=0):
 
 
 def noise(like, ids, number):
-    """Uplinks of clients, as the server half expects them."""
+    """Client uplinks as the server half expects them."""
     if like.dtype == torch.bool:
         return torch.stack([random(*like.shape, seed=10 * number + i) > 0 for i in ids])
     if not like.is_floating_point():
@@ -37,7 +37,7 @@ def in_file(tensor, folder):
 
 
 def states(settings, place):
-    """The server's state after each round, and what it sends; ``place`` says where the initial row and uplinks lie."""
+    """The server's state after each round, and its downlink; ``place`` is the location of initial row and uplinks."""
     server = settings.method().server
     initial = base.Initial(lambda client: place(random(WIDE, seed=client or 0)), (slice(0, 500), slice(500, WIDE)))
     state = server.start(initial, ROSTER, 0)

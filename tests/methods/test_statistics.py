@@ -1,4 +1,4 @@
-"""BatchNorm statistics that travel (``buffers = "average"``): of every method, whatever it does with its rows."""
+"""BatchNorm statistics in uplinks (``buffers = "average"``), for every method, whatever it does with its rows."""
 
 import sys
 
@@ -29,7 +29,7 @@ every_kind = pytest.mark.parametrize(("name", "settings"), representatives(CASES
 
 
 def first_of_all(settings, input_shape, n_outputs, vocabulary):
-    """BatchNorm over the raw pixels: what it measures depends on the samples alone, not on any weight."""
+    """BatchNorm over the raw pixels: its statistics depend on the samples alone, not on any weight."""
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, n_outputs))
 
 
@@ -44,7 +44,7 @@ def own_networks(monkeypatch):
 
 
 def rounds(name, settings, **over):
-    """Each round's replies, and the server's state after it; of a network that begins with BatchNorm."""
+    """Each round's replies, and the server's state after it, for a network that begins with BatchNorm."""
     changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average", "local_epochs": 2, "clients": 3}
     scenario = Scenario.prepare(tiny(name, settings, **changed, **over))
     config, method, ids = scenario.config, scenario.config.method.method(), (0, 1, 2)

@@ -1,4 +1,4 @@
-"""The checks of runs find what is wrong: each of these methods breaks one promise."""
+"""The run checks detect errors: each of these methods breaks one rule."""
 
 import os
 from dataclasses import replace
@@ -14,7 +14,7 @@ from pomona.testing.task_checks import PARTLY_FROZEN, a_run_trains_with_adamw_or
 
 
 class Wrong(base.MethodSettings):
-    """FedAvg, but for one fault."""
+    """FedAvg with one fault."""
 
     fault: Literal["none", "climbs", "names its process", "spoils what is frozen", "sgd whatever is asked"]
 

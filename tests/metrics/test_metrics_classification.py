@@ -1,4 +1,4 @@
-"""Classification figures against scikit-learn, closed forms, and data that define little."""
+"""Classification metrics against scikit-learn, closed forms, and data for which little is defined."""
 
 import json
 from math import log, sqrt
@@ -37,7 +37,7 @@ def calibration_error(p, labels):
 
 
 def expected(p, labels):
-    """The figures as scikit-learn has them."""
+    """The metrics by scikit-learn."""
     n, classes = p.shape
     predicted, among = p.argmax(1), np.unique(labels)
     mixed = [1] if classes == 2 else among

@@ -1,4 +1,4 @@
-"""Over clients, rounds and methods: against SciPy, enumeration and closed forms."""
+"""Statistics over clients, rounds and methods: against SciPy, enumeration and closed forms."""
 
 import json
 from itertools import product

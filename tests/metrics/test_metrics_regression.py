@@ -1,4 +1,4 @@
-"""Figures of numbers and of independent labels, against scikit-learn and where little is defined."""
+"""Metrics of regression and of independent labels, against scikit-learn and where little is defined."""
 
 import json
 

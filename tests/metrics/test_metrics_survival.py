@@ -1,4 +1,4 @@
-"""Metrics of censored times: against scikit-survival, against definitions written out, and at the edges."""
+"""Metrics of censored times: against scikit-survival, against explicit definitions, and in edge cases."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ TIMES = np.array([1.0, 2.5, 4.0, 6.0])
 
 
 def samples(n=60, seed=0, whole=False):
-    """Survival probabilities (n, 4) that say something of the times (n,), about half of them censored."""
+    """Survival probabilities (n, 4) correlated with the times (n,), about half of them censored."""
     draw = stream(seed, "survival")
     score = draw.normal(size=n)
     event_at, censored_at = draw.exponential(4 * np.exp(-score)), draw.exponential(6.0, size=n)

@@ -1,4 +1,4 @@
-"""Figures of each class or label at a threshold and of its calibration, against scikit-learn and closed forms."""
+"""Metrics of each class or label at a threshold, and calibration, against scikit-learn and closed forms."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ LINE = ("calibration_intercept", "calibration_slope")
 
 
 def case(seed, n, levels=20):
-    """(n,) probabilities with ties, and outcomes of which both occur if n > 1."""
+    """(n,) probabilities with ties, and outcomes with both values if n > 1."""
     draw = stream(seed, "case")
     p = draw.integers(1, levels, n) / levels
     truth = draw.random(n) < p

@@ -1,4 +1,4 @@
-"""Dice, IoU and distances of surfaces: against MONAI, closed forms, and down to empty masks."""
+"""Dice, IoU and surface distances: against MONAI, closed forms, and for empty masks."""
 
 import numpy as np
 import pytest

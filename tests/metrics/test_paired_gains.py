@@ -1,4 +1,4 @@
-"""Gains and their intervals: against SciPy and DeLong by hand, sites too small to judge, ties, groups, many clients."""
+"""Gains and their intervals: against SciPy and DeLong by hand; sites that are too small, ties, groups, many clients."""
 
 import math
 from dataclasses import replace
@@ -24,24 +24,24 @@ CASES = [(name, kind) for name in METRICS for kind, task in TASKS.items() if nam
 
 
 def record(metric, kind, answers, **about):
-    """A run of which only the judged models' answers are known."""
+    """A run of which only the headline models' answers are known."""
     known = {"clients": [f"site {i}" for i in range(len(answers))], "targets": kind, "metric": metric}
     return Result({}, known | about, [], [], [], {}, answers=dict(enumerate(answers)))
 
 
 def gains_of(metric, kind, clients, **about):
-    """Gains of outputs ``a`` over ``b`` of clients (a, b, targets)."""
+    """Gains of outputs ``a`` over ``b`` for clients (a, b, targets)."""
     a, b = ([(np.asarray(c[k], np.float32), c[2]) for c in clients] for k in (0, 1))
     return gains(record(metric, kind, a, **about), record(metric, kind, b, **about))
 
 
 def votes(right):
-    """Outputs of two classes that are right where told, for labels of 0."""
+    """Outputs of two classes, correct where specified, for labels of 0."""
     return np.where(np.array(right, bool)[:, np.newaxis], [1.0, 0.0], [0.0, 1.0])
 
 
 def answered(a, b):
-    """A client of class 0 whose models are right where told."""
+    """A client of class 0 whose models are correct where specified."""
     return votes(a), votes(b), np.zeros(len(a), np.int64)
 
 

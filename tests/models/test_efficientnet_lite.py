@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0: its padding, its layers, and the ImageNet weights, which know what is on three photographs."""
+"""EfficientNet-Lite0: its padding, its layers, and the ImageNet weights, tested on three photographs."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The cut behind what is frozen: two halves that are the network, and nothing trained or random in the first."""
+"""Splitting a network behind its frozen part: the halves equal it; none of the first is trained or random."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ IMAGE = (3, 32, 32)
 
 
 class Branches(nn.Module):
-    """Two paths from the frozen part: the features of a sample are two tensors."""
+    """Two branches from the frozen part: the features of a sample are two tensors."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Smoothed labels: the loss by its definition, where it is refused, and runs with it on each engine."""
+"""Label smoothing: the loss by its definition, refusals, and runs with it on each engine."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What does not fit is said before a run: samples, outputs, names; and losses and layers of what does."""
+"""Misfits are reported before a run: samples, outputs, names; and losses and layers of valid networks."""
 
 from math import prod
 

@@ -1,4 +1,4 @@
-"""A network named as module:Class: ``model.args`` are its constructor's arguments, and those that do not fit are one line."""
+"""A network named as module:Class: ``model.args`` are its constructor's arguments, with one-line errors for misfits."""
 
 import sys
 import types
@@ -15,7 +15,7 @@ from pomona.personal import PersonalModel
 
 
 class Tower(nn.Module):
-    """Flat images -> widths -> outputs, with the activation that is named."""
+    """Flat images -> widths -> outputs, with the named activation."""
 
     def __init__(
         self, inputs: int, widths: list[int], *, outputs: int = 10, activation: str = "relu", bias: bool = True
@@ -79,7 +79,7 @@ def test_an_argument_that_is_missing_is_one_line():
 
 
 class Auxiliary(nn.Sequential):
-    """Gives a second head's outputs too while it is trained, as GoogLeNet does."""
+    """Returns a second head's outputs too during training, like GoogLeNet."""
 
     def __init__(self, heads=2):
         super().__init__(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))

@@ -1,4 +1,4 @@
-"""Networks of torchvision, timm and MONAI by name: built to fit, refused where they do not fit, nothing fetched."""
+"""Networks of torchvision, timm and MONAI by name: built to fit, refused if they cannot, nothing downloaded."""
 
 import socket
 import sys
@@ -22,7 +22,7 @@ SWIN = {"img_size": 8, "depths": [1, 1], "num_heads": [1, 1], "embed_dim": 8, "p
 
 
 def needs(first):
-    """Skip where a package is not there, or where its binaries are for another PyTorch."""
+    """Skip if a package is missing, or its binaries are for another PyTorch."""
     try:
         import_module(first)
     except Exception as fault:

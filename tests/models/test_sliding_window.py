@@ -1,4 +1,4 @@
-"""Windows over whole images: what each pixel is given, and which patches are refused."""
+"""Windows over whole images: the output of each pixel, and refused patches."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Only a part of a network is trained: which, from where it starts, and what becomes of the rest."""
+"""Training part of a network: which part, its initial values, and the rest."""
 
 import sys
 import types

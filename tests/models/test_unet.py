@@ -1,4 +1,4 @@
-"""The U-Net, and the loss that it is trained by."""
+"""The U-Net, and its loss."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Augmentation: what each change does by its definition, and that a sample's view is its own."""
+"""Augmentation: each transform by its definition, and independent views for each sample."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Backpropagation written out against autograd on the same module."""
+"""Hand-written backpropagation against autograd on the same module."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def cross_entropy(y):
 
 
 def both(module, x, loss):
-    """(loss, gradient) written out, and (loss, gradient) of autograd with the features seen by a hook."""
+    """(loss, gradient) by hand, and (loss, gradient) by autograd with the features seen by a hook."""
     space = ParameterSpace(module)
     chain = Chain.of(module, space, x.dim())
     assert chain is not None

@@ -1,4 +1,4 @@
-"""Class weights: the loss by its definition, on every engine, and what each client's own counts make of them."""
+"""Class weights: the loss by its definition, on every engine, and weights from each client's own counts."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_balanced_weights_of_labels_are_no_over_yes():
 
 @pytest.fixture
 def engines(tmp_path):
-    """Three engines on two clients with weights of their own, one of them private without noise and clipping."""
+    """Three engines on two clients with their own weights, one private without noise and clipping."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(12, 5, generator=generator)
     y = torch.randint(0, K, (12,), generator=generator)

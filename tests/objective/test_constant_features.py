@@ -1,4 +1,4 @@
-"""Features of layers that stay as they are: the same numbers to the bit, computed once a batch."""
+"""Features of frozen layers: bit-identical numbers, computed once per batch."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Users' networks of all kinds: every path gives plain PyTorch's gradient, or the network is refused in one line."""
+"""Custom networks of all kinds: every path gives plain PyTorch's gradient, or the network is refused in one line."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ SIDE, CLASSES, SAMPLES = 8, 3, 6
 
 
 class Unused(nn.Module):
-    """One layer too many: the forward pass leaves it out."""
+    """A network with a layer that the forward pass does not use."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ class Unused(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sum of two ways."""
+    """The sum of two branches."""
 
     def __init__(self):
         super().__init__()
@@ -134,14 +134,14 @@ def test_products_with_the_hessian_are_refused_under_privacy():
 
 
 def frozen(settings, input_shape, n_outputs, vocabulary):
-    """A backbone that stays as it is, under a head."""
+    """A frozen backbone under a head."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, n_outputs))
     net[1].requires_grad_(False)
     return net
 
 
 class Net(nn.Module):
-    """A class in place of a function."""
+    """A class instead of a function."""
 
     def __init__(self, width):
         super().__init__()
@@ -151,7 +151,7 @@ instance = nn.Linear(64, 10)
 
 
 def scalar(outputs, targets):
-    """A mean where one loss a sample is wanted."""
+    """A mean instead of one loss per sample."""
     return nn.functional.cross_entropy(outputs, targets)
 
 

@@ -1,4 +1,4 @@
-"""The loop objective against plain PyTorch, and the parameter space it stands on."""
+"""The loop objective against plain PyTorch, and its parameter space."""
 
 import numpy as np
 import pytest

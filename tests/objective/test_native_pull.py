@@ -1,4 +1,4 @@
-"""Steps of the native engine with a pull, on a part of a row, and above layers that stay: against float64."""
+"""Steps of the native engine with a pull, on part of a row, and above frozen layers: against float64."""
 
 import pytest
 import torch
@@ -151,7 +151,7 @@ def test_slopes_are_finite_differences_of_the_loss_in_the_weights(shared):
 
 
 def small_network():
-    """A network and arguments of a step that it takes."""
+    """A small network and valid arguments of a step."""
     network = native.load(KINDS[0]).Network(4, 5, 2)
     network.convolution(3, (2, 2), (1, 1), (0, 0), (2, 2), (1, 2), True, 0, 24)
     network.linear(3, False, 27, 27 + 36)

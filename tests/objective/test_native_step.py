@@ -1,4 +1,4 @@
-"""The native engine against float64 autograd, and what its door refuses."""
+"""The native engine against float64 autograd, and the inputs that it refuses."""
 
 from dataclasses import replace
 
@@ -310,7 +310,7 @@ def test_other_losses_and_samples_are_left_to_pytorch():
 
 
 class Door:
-    """A small network and arguments that it takes, of which a test spoils one."""
+    """A small network with valid arguments, of which a test invalidates one."""
 
     def __init__(self):
         self.network = native.load(KINDS[0]).Network(4, 5, 2)

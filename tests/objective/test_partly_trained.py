@@ -1,4 +1,4 @@
-"""A network of which only a part is trained: the same gradients, in a shorter row, whichever way they are computed."""
+"""A partly trained network: the same gradients, in a shorter row, on every path."""
 
 from functools import partial
 

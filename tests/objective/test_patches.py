@@ -1,4 +1,4 @@
-"""Patches in training: where they lie, whose draw they follow, and that every engine sees the same ones."""
+"""Patches in training: their positions, their random draws, and identical patches on every engine."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The range test: closed forms on quadratics, the choice, and first runs that learn with the rate it finds."""
+"""The range test: closed forms on quadratics, the selection, and first runs that learn with the rate it finds."""
 
 from math import inf
 

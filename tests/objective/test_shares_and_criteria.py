@@ -1,4 +1,4 @@
-"""Shares of the samples, criteria a row, features and normalisation layers."""
+"""Shares of the samples, criteria per row, features and normalisation layers."""
 
 import pytest
 import torch

@@ -73,7 +73,7 @@ def batches(lengths=RAGGED):
 
 
 def same(loop, stack, W, indices, criteria=None, **close):
-    """Both engines' losses and gradients agree, and they leave the same rows behind."""
+    """Check that both engines' losses and gradients agree, and that they leave the same rows."""
     V = W.clone()
     losses, G = loop.gradient(W, indices, criteria)
     others, H = stack.gradient(V, indices, criteria)

@@ -1,4 +1,4 @@
-"""From settings to a checked partition: splits, limits, validation, owners, turns."""
+"""From settings to a checked partition: splits, limits, validation, owners, rotations."""
 
 from dataclasses import replace
 

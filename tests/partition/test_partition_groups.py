@@ -1,4 +1,4 @@
-"""Rows that belong together, and rows with dates: no split tears a group, and the latest rows are for testing."""
+"""Groups of rows, and rows with dates: no split separates a group, and the latest rows are for testing."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def grouped(sizes, owners=None, times=None, seed=0):
 
 
 def held(made, number):
-    """Groups of each client's parts."""
+    """Groups in each client's splits."""
     return [[set(number[getattr(c, part)].tolist()) for part in PARTS] for c in made.clients]
 
 
@@ -83,7 +83,7 @@ def test_a_group_goes_where_its_latest_row_goes():
 
 
 def visits(patients=160, rows=6):
-    """Blood values that mark each patient, and a label that is a coin toss for each: of new patients nothing is known."""
+    """Blood values that identify each patient, and a random label per patient: new patients cannot be predicted."""
     draw = stream(5, "test")
     lines = ["patient,day,a,b,c,d,hospital,sick"]
     for p in range(patients):
@@ -102,7 +102,7 @@ def ward(tmp_path, **data):
 
 
 def recognised(scenario):
-    """Share of all test rows whose label the nearest training row of their client has."""
+    """Share of all test rows with the label of their client's nearest training row."""
     x, y = scenario.dataset.x, scenario.dataset.y
     right = []
     for own in scenario.partition.clients:

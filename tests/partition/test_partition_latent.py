@@ -14,7 +14,7 @@ from pomona.partition.holdout import open_task
 
 
 def blobs():
-    """Four blobs far apart, 30 rows each; the label says nothing about the blob."""
+    """Four distant blobs of 30 rows each; the label is independent of the blob."""
     rng = np.random.default_rng(0)
     blob = rng.permutation(np.repeat(np.arange(4), 30))
     corners = np.array([[0, 0], [0, 100], [100, 0], [100, 100]])

@@ -1,4 +1,4 @@
-"""What each recipe's table promises, in closed form."""
+"""Properties of each recipe's table, in closed form."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is odd about data and their division is said, a line each."""
+"""Warnings about data and partitions, one line each."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def test_columns_that_number_the_rows():
 
 
 def owned(counts):
-    """A table whose owner i has so many rows, without test rows of their own."""
+    """A table whose owner i has this many rows, without test rows of their own."""
     client = np.repeat(np.arange(len(counts)), counts)
     names = tuple(f"site-{i}" for i in range(len(counts)))
     data = table([len(client) // 2, len(client) - len(client) // 2], [0, 0])

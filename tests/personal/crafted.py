@@ -1,4 +1,4 @@
-"""Model files as somebody might make them: well sealed, whatever they say."""
+"""Model files as an attacker might make them: with correct hashes, whatever their content."""
 
 import json
 
@@ -18,12 +18,12 @@ ABOUT = ModelMetadata(
 
 
 def tree(**changes):
-    """The metadata of a good file, with changes; without a dtype samples have the first of their kind."""
+    """The metadata of a valid file, with changes; without a dtype samples have the first of their kind."""
     return {**ABOUT.model_dump(mode="json", exclude={"dtype"}), **changes}
 
 
 def craft(path, said, tensors=WEIGHTS):
-    """A file that says this, with the hash of just that."""
+    """A file with this content, and its correct hash."""
     save_file(tensors, path, {"pomona": json.dumps({**said, "sha256": model_file.seal(said, tensors)})})
     return path
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a model file or to its inputs, there is one line, or an answer, and never another one unsaid."""
+"""Damaged model files and inputs give a one-line error or a correct answer, never a silently different one."""
 
 import io
 import json
@@ -22,7 +22,7 @@ QUICK = settings(max_examples=200, deadline=None, suppress_health_check=[HealthC
 
 @st.composite
 def damages(draw):
-    """A function that damages bytes: bits that flip, an end that is cut or grows, a piece that is lost or overwritten."""
+    """A function that damages bytes: flips bits, cuts or extends the end, drops or overwrites a piece."""
     start, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
     new, kind = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 4))
 
@@ -40,7 +40,7 @@ def damages(draw):
 
 
 def answered(path, rows=ROWS):
-    """A model's answers, or None where one of the two errors refuses the file, in one line."""
+    """A model's answers, or None if one of the two errors refuses the file, in one line."""
     try:
         return PersonalModel.load(path).predict(rows)
     except (StorageError, DataError) as fault:
@@ -117,7 +117,7 @@ INPUTS = {
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A model of each kind of samples."""
+    """A model for each kind of samples."""
     folder = tmp_path_factory.mktemp("models")
     picture = {
         "network": {"name": "small"}, "kind": "image", "input_shape": [1, 8, 8], "columns": [], "shift": [127.5],

@@ -1,4 +1,4 @@
-"""What a model answers for: read as its training data were, matched by names, refused by the same lines."""
+"""Inputs of a model: read like its training data, matched by names, refused with the same lines."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ from pomona.record.model_metadata import ModelMetadata
 
 
 def call(capsys, *words):
-    """A command's exit code, what it printed, and what it said."""
+    """A command's exit code, standard output, and standard error."""
     with pytest.raises(SystemExit) as stop:
         main([str(word) for word in words])
     return stop.value.code, *capsys.readouterr()
@@ -196,7 +196,7 @@ def test_texts_of_a_table_are_found_by_name(tmp_path):
 
 
 def trained(folder, images):
-    """What training on a class folder with these images says."""
+    """Message of a training on a class folder with these images."""
     (folder / "class").mkdir(parents=True)
     for path in images:
         os.link(path, folder / "class" / path.name)

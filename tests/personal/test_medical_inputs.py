@@ -1,4 +1,4 @@
-"""Models of volumes and of 16 bits answer for files as those of their training, and refuse others by name."""
+"""Models of volumes and 16-bit images accept files like those of their training, and refuse others by name."""
 
 import json
 
@@ -20,14 +20,14 @@ pytest.importorskip("pydicom")
 
 
 def volumes(n=24):
-    """Volumes (n, 5, 4, 3) int16, bright in every second one."""
+    """Volumes (n, 5, 4, 3) int16, every second one bright."""
     x = stream(6, "volumes").integers(-1000, 0, (n, 5, 4, 3)).astype(np.int16)
     x[1::2] += 900
     return x
 
 
 def trained(folder, write, **data):
-    """A model of what ``write`` makes of each sample, by a manifest."""
+    """A model trained on the files that ``write`` makes of each sample, by a manifest."""
     lines = ["path,label,client,split"]
     for k, x in enumerate(volumes()):
         path = write(folder / "in" / f"{k}", x)

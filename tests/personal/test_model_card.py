@@ -1,4 +1,4 @@
-"""The card beside each personal model: it says what the record says, its bytes are the run's, and people may write in it."""
+"""The card beside each personal model: it agrees with the record, is reproducible to the byte, and may be edited."""
 
 import hashlib
 import re

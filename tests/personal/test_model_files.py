@@ -1,4 +1,4 @@
-"""A model file is data from anybody: it runs nothing, takes no memory on its word, and is whole or refused."""
+"""A model file is untrusted data: it runs nothing, allocates no memory on its word, and is intact or refused."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_a_file_whose_writing_breaks_off_is_the_one_before(tmp_path, monkeypatch
 
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
-    """A folder with a model file that names code beside it, which leaves a trace when it is imported or called."""
+    """A folder with a model file that names code beside it, which leaves a trace when imported or called."""
     (tmp_path / "evil.py").write_text(
         "from pathlib import Path\n"
         "from torch import nn\n"

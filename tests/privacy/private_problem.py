@@ -36,7 +36,7 @@ def privacy(**over) -> Privacy:
 
 @dataclass
 class Problem:
-    """What a test holds: the objective, its space, an initial row, and the clients' sizes."""
+    """The parts of a test: the objective, its space, an initial row, and the clients' sizes."""
 
     objective: PrivateObjective
     inner: LoopObjective
@@ -46,7 +46,7 @@ class Problem:
     sizes: tuple[int, ...]
 
     def batch(self, client: int = 0, round_: int = 1, size: int = 4, epochs: int = 1, purpose: str = "training"):
-        """The batches of a pass, all of them."""
+        """All batches of a pass."""
         rows = self.objective.data.rows["train"][client]
         return list(self.objective.batches(rows, Pass(0, purpose, round_, client, epochs, size)))
 

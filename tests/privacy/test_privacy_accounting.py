@@ -1,4 +1,4 @@
-"""Epsilon: published goldens, properties of an accountant, batches asked several times, budgets and projections."""
+"""Epsilon: published values, properties of an accountant, repeated releases of a batch, budgets and projections."""
 
 import math
 import os

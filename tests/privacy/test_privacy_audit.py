@@ -1,4 +1,4 @@
-"""An attack on the mechanism itself: it must not tell two neighbours apart better than epsilon allows."""
+"""An attack on the mechanism itself: it must not distinguish two neighbours better than epsilon allows."""
 
 import math
 
@@ -18,7 +18,7 @@ DELTA, RUNS = 1e-5, 100_000
 
 
 def lower_bound(without, with_, trust=1e-3):
-    """A lower bound on epsilon: the threshold is chosen on one half, Clopper-Pearson bounds are taken on the other."""
+    """A lower bound on epsilon: the threshold is selected on one half, Clopper-Pearson bounds come from the other."""
     best, threshold = 0.0, 0.0
     for t in np.quantile(np.concatenate([without[::2], with_[::2]]), np.linspace(0.01, 0.999, 200)):
         fpr, tpr = (without[::2] > t).mean(), (with_[::2] > t).mean()
@@ -30,7 +30,7 @@ def lower_bound(without, with_, trust=1e-3):
 
 
 def observed(canary, sigma, key, q=1.0, C=0.7):
-    """What an attacker sees along the canary: the clipped sum of a full-norm gradient or of none, with noise."""
+    """An attacker's view along the canary: the clipped sum with or without a full-norm gradient, with noise."""
     draw = stream(key, "audit", int(canary))
     present = draw.random(RUNS) < q if canary else np.zeros(RUNS, dtype=bool)
     return present * C + sigma * C * gaussian(RUNS, draw).numpy()

@@ -1,4 +1,4 @@
-"""What privacy does not cover: named per method, refused with a remedy, accepted by name."""
+"""Releases that privacy does not cover: named per method, refused with a remedy, accepted by name."""
 
 import re
 import tomllib

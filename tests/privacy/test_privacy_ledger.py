@@ -1,4 +1,4 @@
-"""The write-ahead ledger and the key: what is found again, what is refused, and what a kill leaves behind."""
+"""The write-ahead ledger and the key: recovery, refusals, and the state after a kill."""
 
 import json
 import os

@@ -107,7 +107,7 @@ def test_poisson_sampling_is_independent_with_the_same_chance_for_everybody():
 
 
 def noise(folder, count, settings_, client=0, rounds=range(1, 11)):
-    """What a key store adds to a sum of zeros, in units of sigma C."""
+    """A key store's noise on a sum of zeros, in units of sigma C."""
     store = KeyStore.open(folder, client, settings_)
     zero = torch.zeros(count // len(rounds), dtype=torch.float64)
     scale = settings_.noise_multiplier * settings_.max_grad_norm

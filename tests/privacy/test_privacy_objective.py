@@ -1,4 +1,4 @@
-"""The private objective: what leaves it, what it refuses, and that methods compute from the noised gradient alone."""
+"""The private objective: its releases, its refusals, and that methods compute from the noised gradient alone."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Whole runs with privacy: what they will cost is said beforehand, and running out of budget ends nothing else."""
+"""Whole runs with privacy: their cost is announced, and an exhausted budget stops nothing else."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ PRIVATE = {
 
 
 class Notes(NullCallback):
-    """Remembers what is said."""
+    """Records messages."""
 
     def __init__(self):
         self.said = []

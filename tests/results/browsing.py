@@ -1,4 +1,4 @@
-"""Hands and eyes of the tests that drive the report page in a browser."""
+"""Helpers of the tests that drive the report page in a browser."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from pomona.results.web.report_page import page as report
 
 
 def written(results: list[Result], out: Path, live: LiveProgress | None = None) -> Path:
-    """The page alone: its pictures are drawn by other tests."""
+    """The page alone; other tests draw its pictures."""
     path = out / "report.html"
     path.write_text(report(runs(results), live=live), encoding="utf-8")
     return path
@@ -31,7 +31,7 @@ def choose(page: Any, control: str, text: str) -> None:
 
 
 def press(page: Any, selector: str, *keys: str) -> None:
-    """Give an element the focus and type there."""
+    """Focus an element and press keys."""
     from selenium.webdriver import ActionChains
 
     page.execute_script("document.querySelector(arguments[0]).focus()", selector)
@@ -40,12 +40,12 @@ def press(page: Any, selector: str, *keys: str) -> None:
 
 
 def scrolled(page: Any) -> None:
-    """Wait until the page knows that it was scrolled: its tooltip hides then, and scroll events come with a frame."""
+    """Wait until the page has handled a scroll: its tooltip hides then, and scroll events come with a frame."""
     page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[0])))")
 
 
 def hover(page: Any, selector: str, x: float, y: float) -> list[str]:
-    """Point at a place of a drawing, in its own units; what the page tells."""
+    """Point at a position of a drawing, in its own units; returns the page's text."""
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.by import By
 
@@ -85,7 +85,7 @@ def heat(page: Any) -> tuple[float, float, float, float]:
 
 
 def rows(page: Any, table: str) -> list[list[str]]:
-    """The first texts of the cells of a table's body."""
+    """Texts of the first cells of a table body's rows."""
     found: list[list[str]] = page.execute_script(
         "return [...document.querySelectorAll(arguments[0] + ' tbody tr')].map(row =>"
         "[...row.cells].map(cell => cell.innerText.split('\\n')[0].trim()))",

@@ -1,4 +1,4 @@
-"""A browser for the tests that look at the report page, and a page of four runs to look at."""
+"""A browser for tests of the report page, and a page of four runs."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Looks of methods on a page: no two alike, by colour and by another cue, and visible on light and on dark pages."""
+"""Styles of methods on a page: distinct by colour and by another cue, and visible on light and dark pages."""
 
 from itertools import combinations
 from math import dist
@@ -20,7 +20,7 @@ def channels(colour: str) -> list[float]:
 
 
 def oklab(colour: str) -> tuple[float, float, float]:
-    """Björn Ottosson's space, in which distances are about as large as they look."""
+    """Björn Ottosson's colour space, in which distances roughly match perception."""
     r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in channels(colour)))
     cones = (
         0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b,

@@ -1,4 +1,4 @@
-"""The round that a verdict compares: the same rule for both runs, and a caution where one had been better before."""
+"""The round that a verdict compares: the same rule for both runs, with a caution if one was better earlier."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from pomona.tasks.scores import compute
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """By ``keep``: a federated run, and training alone, which memorises its 44 samples from the second round on."""
+    """By ``keep``: a federated run, and local training, which memorises its 44 samples from the second round on."""
     path, held = tmp_path_factory.mktemp("table") / "diabetes.csv", load_diabetes()
     table = np.column_stack([held.data, held.target])
     np.savetxt(path, table, delimiter=",", header=",".join([*held.feature_names, "y"]), comments="")

@@ -1,4 +1,4 @@
-"""The report's table of masks: its numbers are those of the record."""
+"""The report's table of masks: its numbers match the record."""
 
 import pytest
 

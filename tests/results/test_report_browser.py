@@ -1,4 +1,4 @@
-"""The page in a real browser: whole from a file and from nowhere else, on a phone, in the dark, on paper, while a run goes."""
+"""The page in a real browser: loads from a single file, on a phone, in dark mode, in print, and during a run."""
 
 import json
 import time

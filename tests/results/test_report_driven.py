@@ -1,4 +1,4 @@
-"""The page driven by pointer and by keyboard: what it shows and tells are the record's numbers."""
+"""The page by pointer and keyboard: it shows and reports the record's numbers."""
 
 from pathlib import Path
 from typing import Any

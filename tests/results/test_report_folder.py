@@ -1,4 +1,4 @@
-"""Pages of real runs, and figures of an earlier page, which go when the page is written again."""
+"""Pages of real runs, and figures of an earlier page, which are removed when the page is rewritten."""
 
 import json
 import sys

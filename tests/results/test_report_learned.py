@@ -1,4 +1,4 @@
-"""What methods show of themselves: series, scales, clusters, and the numbers and files behind the figures."""
+"""Methods' own quantities on a page: series, scales, clusters, and the numbers and files behind the figures."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace

@@ -75,7 +75,7 @@ def test_what_can_be_drawn_is_drawn():
 
 
 def lines_run(work) -> Counter[tuple[str, int]]:
-    """How often each line of the package runs, an iteration of a comprehension counting as one."""
+    """Number of executions of each line of the package, counting iterations of a comprehension."""
     counted: Counter[tuple[str, int]] = Counter()
 
     def line(frame, event, _):

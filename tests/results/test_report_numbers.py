@@ -1,4 +1,4 @@
-"""The named numbers against arithmetic written out here."""
+"""The named numbers against explicit arithmetic."""
 
 from dataclasses import replace
 

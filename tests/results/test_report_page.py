@@ -1,4 +1,4 @@
-"""The page and its files: complete, well formed, self-contained, and true to the numbers of the result."""
+"""The page and its files: complete, well formed, self-contained, and equal to the result's numbers."""
 
 import base64
 import csv
@@ -38,7 +38,7 @@ FIGURES = {
 
 
 class Page(HTMLParser):
-    """Reads a page and keeps what the tests ask of it; fails on a tag left open."""
+    """Reads a page and keeps what the tests need; fails on an unclosed tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Page(HTMLParser):
 
 
 def check(path: Path) -> Page:
-    """Everything that holds for any page."""
+    """Check everything that holds for any page."""
     text = path.read_text(encoding="utf-8")
     page = Page(text)
     ids = Counter(a["id"] for _, a in page.tags if "id" in a)

@@ -1,4 +1,4 @@
-"""What the page is given to draw: the record's numbers, whole or in bytes, and no more than a page can hold."""
+"""The page's data: the record's numbers, whole or in bytes, within a page's limits."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ from pomona.results.web.report_page import embedded, refresh, write
 
 
 def unpack(packed: dict[str, Any]) -> np.ndarray:
-    """The page's own way of reading, in NumPy."""
+    """The page's own decoder, in NumPy."""
     raw = base64.b64decode(packed["bytes"])
     if "low" not in packed:
         return np.frombuffer(raw, "<f4").reshape(packed["shape"]).astype(np.float64)
@@ -153,7 +153,7 @@ def test_what_is_missing_leaves_a_payload(lack: str) -> None:
 
 
 def learning(method: str, n: int, rounds: int) -> Result:
-    """A run with two matrices and a number a client and layer, each round."""
+    """A run with two matrices and a number per client and layer, each round."""
     base = showing(
         [
             {

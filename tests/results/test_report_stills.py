@@ -1,4 +1,4 @@
-"""Pictures that no script draws, traffic in its unit, and tables of all runs on the report's page."""
+"""Static pictures, traffic in its unit, and tables of all runs on the report's page."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The tables of what only some runs have, and their place on the page."""
+"""Tables that only some runs have, and their place on the page."""
 
 from dataclasses import replace
 
@@ -83,7 +83,7 @@ def test_labels_stand_by_their_names_with_their_own_figures() -> None:
 
 
 def judged(n, youden):
-    """A run of two classes whose clients all found 3 of 4, with groups of 2 and 6 samples."""
+    """A run of two classes in which all clients got 3 of 4 right, with groups of 2 and 6 samples."""
     base = result("apple", n=n, rounds=2, classes=2)
     found = {
         "outcome": 1, "samples": 8, "positives": 4, "threshold": 0.25 if youden else 0.5, "chosen": youden,

@@ -1,4 +1,4 @@
-"""The way of a client over its loss surface: the models are the run's own, the plane holds them, losses are theirs."""
+"""A client's trajectory over its loss surface: models, plane and losses are the run's own."""
 
 import csv
 from pathlib import Path

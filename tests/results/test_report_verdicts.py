@@ -1,4 +1,4 @@
-"""The first thing that a page says, and its cautions: no sentence says more than its numbers."""
+"""The first sentence of a page, and its cautions: no sentence claims more than its numbers show."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ def warned(results: list[Result]) -> str:
 
 
 def scored(method: str, right: Sequence[int], of: int = 100, classes: int = 2, **about: object) -> Result:
-    """A finished run whose judged models answer so many of each client's test samples right."""
+    """A finished run whose headline models answer this many of each client's test samples correctly."""
     share, n = tuple(k / of for k in right), len(right)
     evaluation = Evaluation(1, "personal", "trained", "test", tuple(range(n)), (of,) * n, (0.5,) * n, share)
     known = {"clients": ["Charité", "Mercy", "Rural", "Kids", "West"][:n], "targets": "classes", "metric": "accuracy"}
@@ -52,7 +52,7 @@ def scored(method: str, right: Sequence[int], of: int = 100, classes: int = 2, *
 
 
 def scored_of(method: str, right: Sequence[int]) -> Result:
-    """As ``scored``, of any number of clients."""
+    """Like ``scored``, for any number of clients."""
     return scored(method, right, clients=[f"clinic {i}" for i in range(len(right))])
 
 
@@ -74,7 +74,7 @@ def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not(
 
 
 def of_seeds(method: str, right: Sequence[Sequence[int]], seeds: Sequence[int], **about: object) -> list[Result]:
-    """Runs that answer so many of each client's 100 test samples right, one a seed."""
+    """Runs that answer this many of each client's 100 test samples correctly, one per seed."""
     each = [scored(method, one, **about) for one in right]
     return [replace(run, config=run.config | {"seed": seed}) for run, seed in zip(each, seeds, strict=True)]
 

@@ -9,7 +9,7 @@ from pomona.results.tables.runs import run_table
 
 
 def row(run, *, metric="accuracy", loss_name="auto", headline=True, **given):
-    """What ``pomona.results.table`` says of a run's model."""
+    """Output of ``pomona.results.table`` for a run's model."""
     plain = {
         "run": run, "method": "fedavg", "model": "global", "when": "received", "headline": headline, "finished": True,
         "metric": metric, "clients": 2, "round": 3, "last": 0.5, "test_at_best_validation": 0.6, "best_on_test": 0.75,

@@ -14,7 +14,7 @@ HERE = __name__
 
 
 def reader(settings):
-    """A class that column 0 tells in subgroup "easy", and nothing in subgroup "hard"; "rare" has one row, of testing."""
+    """A class that column 0 determines in subgroup "easy", and not in subgroup "hard"; "rare" has one test row."""
     draw = stream(5, "subgroups test")
     n = 301
     x = draw.normal(size=(n, 3)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The metrics of a run: against closed forms and scikit-learn, down to no samples; the choice of one."""
+"""The metrics of a run against closed forms and scikit-learn, down to no samples; selection of one."""
 
 import numpy as np
 import pytest
@@ -15,19 +15,19 @@ from pomona.tasks.scores import compute, measured
 
 
 def of(kind, outputs):
-    """The task of outputs; of times, with intervals for them."""
+    """The task of outputs; for times, with intervals."""
     return task_of(kind, (0.5, 1.0, 2.0)[: outputs.shape[1]])
 
 
 def times(draw, n):
-    """Times with ties, half of them censored; none at which there is an event is the last."""
+    """Times with ties, half of them censored; no event is at the last time."""
     time, event = draw.exponential(size=n).round(1) + 0.1, draw.integers(0, 2, n)
     event[time == time.max(initial=0)] = 0
     return np.column_stack([time, event]).astype(np.float32)
 
 
 def drawn(kind, n, seed=0, width=3):
-    """Outputs and targets of a kind."""
+    """Random outputs and targets of a kind."""
     draw = stream(seed, "test metrics")
     if kind == "segmentation":
         return counted(*draw.integers(0, width, (2, n, 7)), width)
@@ -49,7 +49,7 @@ def counted(claimed, true, width):
 
 
 def overlap(score, counts):
-    """Mean over samples of the mean over foreground classes that are there or claimed, of pixels spelled out."""
+    """Mean over samples of the mean over foreground classes present or predicted, with pixels enumerated."""
     each = []
     for sample in counts.reshape(len(counts), 3, -1).astype(int):
         regions = [(np.repeat([1, 0, 1], c), np.repeat([1, 1, 0], c)) for c in sample.T[1:] if c.sum()]

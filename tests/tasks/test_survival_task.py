@@ -1,4 +1,4 @@
-"""Survival: the likelihood of interval sequences, what is learnt of times, and what comes out for people."""
+"""Survival: the likelihood of interval sequences, preprocessing of times, and readable outputs."""
 
 import itertools
 

@@ -14,7 +14,7 @@ from pomona.metrics.influence import Evidence
 
 
 def tool(name):
-    """A file of tools/ as a module."""
+    """Import a file of tools/ as a module."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[2] / "tools" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look for annotations

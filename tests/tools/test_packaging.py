@@ -1,4 +1,4 @@
-"""The package's metadata: what the code imports is declared, and the oldest versions are those that the tests ran with."""
+"""The package's metadata: all imports are declared, and the lower bounds are the tested versions."""
 
 import ast
 import re
@@ -32,7 +32,7 @@ def imports(path):
 
 
 def declared(name):
-    """What a package asks for, in its extras too, but for its developers' tools and for Pomona itself."""
+    """A package's requirements, with its extras, without development tools and Pomona itself."""
     extras = {extra: words for extra, words in PROJECTS[name]["optional-dependencies"].items() if extra != "dev"}
     words = [*PROJECTS[name]["dependencies"], *(word for words in extras.values() for word in words)]
     return [word for word in words if package(word) != "pomona"]
@@ -64,7 +64,7 @@ def test_the_oldest_versions_are_the_lower_bounds():
 
 
 def pins(lines):
-    """``name==version`` of lines of a lock or of constraints, by name: several where a Python decides."""
+    """``name==version`` of lines of a lock or of constraints, by name: several if it depends on Python."""
     found = {}
     for line in lines:
         if match := re.match(r"([\w.-]+)==([\w.+]+)", line):

@@ -1,4 +1,4 @@
-"""The guard of refactorings sees a changed number in every kind of file, and nothing in seconds, times and places."""
+"""The refactoring check detects a changed number in every kind of file, and ignores seconds, times and paths."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ TOOL = Path(same_results.__file__)
 
 
 def recorded(folder, value=0.5, seconds=1.0):
-    """A run's folder with one number in every kind of file; seconds, and what follows from them, are said apart."""
+    """A run's folder with one number in every kind of file; seconds and values derived from them are separate."""
     (folder / "checkpoints").mkdir(parents=True)
     lines = [{"event": "start", "time": seconds}, {"event": "round", "seconds": seconds, "loss": [1.0, value]}]
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

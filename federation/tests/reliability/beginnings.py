@@ -143,7 +143,7 @@ def in_the_way(world):
 
 
 def takes_nothing(world):
-    """An output folder on a read-only file system."""
+    """An output folder on a file system that refuses writes."""
     world.out = Path("/proc/pomona")
 
 

@@ -1,4 +1,4 @@
-"""A tiny bench that repeats a corner of APPLE's table 1 on digits."""
+"""A tiny bench that repeats part of APPLE's table 1 on digits."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,6 +34,6 @@ TINY = {
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """Its results, run once inside this process."""
+    """Results of the bench, run once in this process."""
     with ThreadPoolExecutor(1) as here:
         return run(TINY, tmp_path_factory.mktemp("compare") / "bench", here)

@@ -1,4 +1,4 @@
-"""The comparison of a real, tiny bench with the paper."""
+"""Comparison of a real, tiny bench with the paper."""
 
 import copy
 import csv

@@ -1,4 +1,4 @@
-"""Benches that somebody sends: whatever results.json says, the outcome is a page or one line."""
+"""Benches from others: whatever results.json contains, the outcome is a page or one line."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ DAMAGES = 200
 
 
 def places(tree, path=()):
-    """One path of every kind in a tree: what differs in places of lists only comes once."""
+    """One path of every kind in a tree; paths that differ only in list positions count once."""
     inner = tree.items() if isinstance(tree, dict) else list(enumerate(tree))[:1] if isinstance(tree, list) else ()
     for key, value in inner:
         yield (*path, key)
@@ -40,7 +40,7 @@ def sent(tiny, tmp_path):
 
 
 def outcome(folder):
-    """The page, or the line that says why there is none."""
+    """The page, or the line that explains its absence."""
     try:
         return write(load(folder), folder).read_text()
     except StorageError as fault:

@@ -18,7 +18,7 @@ DATA = os.environ.get("POMONA_DATA")
 
 
 def pomona(*words):
-    """A command in a process of its own: exit code, standard output, standard error."""
+    """Run a command in a separate process: exit code, standard output, standard error."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     done = subprocess.run(
         [sys.executable, "-m", "pomona", *map(str, words)],

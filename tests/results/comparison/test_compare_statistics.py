@@ -1,4 +1,4 @@
-"""Ranks, Holm's steps, critical differences and bars, against arithmetic, tables and SciPy."""
+"""Ranks, Holm's procedure, critical differences and bars, against arithmetic, tables and SciPy."""
 
 from math import comb, sqrt
 

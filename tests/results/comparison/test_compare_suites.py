@@ -1,4 +1,4 @@
-"""The suites of the papers' tables: every size resolves, and every cell of a table has its place."""
+"""The suites of the papers' tables: every size resolves, and every table cell has its run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The papers' figures as they are found."""
+"""Lookup of the papers' figures."""
 
 import pytest
 
