@@ -1,4 +1,4 @@
-"""What APPLE's personalization costs: its round against FedAvg's, interleaved in one process with one thread.
+"""Cost of APPLE's personalization: its round against FedAvg's, interleaved in one process with one thread.
 
     python benchmarks/apple_round.py [--quick] [key=value ...]
 
@@ -28,7 +28,7 @@ SETTINGS: Tree = {
 
 @dataclass(frozen=True)
 class Size:
-    """Images of a client, of which 68 % are for training, and turns."""
+    """Images per client, of which 68 % are for training, and turns."""
 
     images: int
     turns: int

@@ -1,4 +1,4 @@
-"""One APPLE step against published code's, which runs all N core models forward in every step.
+"""One APPLE step against that of published code, which runs all N core models forward in every step.
 
     python benchmarks/apple_step.py [--quick] [key=value ...]
 
@@ -42,7 +42,7 @@ SETTINGS: Tree = {
 
 @dataclass(frozen=True)
 class Size:
-    """Steps of a call, so that what a round does once is shared as in a round, and turns."""
+    """Steps per call, to share a round's one-time work as in a round, and turns."""
 
     steps: int
     turns: int
@@ -52,7 +52,7 @@ FULL, QUICK = Size(8, 9), Size(1, 1)
 
 
 class PomonaSteps:
-    """Steps of client 0, as a round takes them."""
+    """Steps of client 0 as in a round."""
 
     def __init__(self, scenario: Scenario) -> None:
         config = scenario.config
@@ -66,7 +66,7 @@ class PomonaSteps:
         self.received = {"cores": Rows(scenario.initial().repeat(config.clients, 1), others)}
 
     def run(self) -> float:
-        """One pass over its images. Returns the steps' mean loss."""
+        """Run one pass over its images. Returns the steps' mean loss."""
         training = LocalTraining(self.objective, (0,), self.roster, self.round)
         self.state, _, _ = self.client.train(self.state, self.received, training, self.round)
         (loss,) = training.training_losses()
@@ -74,7 +74,7 @@ class PomonaSteps:
 
 
 class ReferenceSteps:
-    """The same steps, N models forward; the batch's images as floats."""
+    """The same steps with N models forward; the batch's images as floats."""
 
     def __init__(self, scenario: Scenario) -> None:
         config, objective = scenario.config, scenario.objective()
@@ -91,7 +91,7 @@ class ReferenceSteps:
         self.batches = list(zip(x.contiguous().split(config.batch_size), y.split(config.batch_size), strict=True))
 
     def run(self) -> float:
-        """One pass over its images. Returns the steps' mean loss."""
+        """Run one pass over its images. Returns the steps' mean loss."""
         return sum(self.client.step(x, y) for x, y in self.batches) / len(self.batches)
 
 

@@ -20,7 +20,7 @@ from timing import Table, chosen, publish
 
 @dataclass(frozen=True)
 class Size:
-    """Number of seeds, and settings that make it small."""
+    """Number of seeds, and settings for a small run."""
 
     seeds: int
     changes: Tree

@@ -1,4 +1,4 @@
-"""A federation of real processes on this machine: start, seconds and bytes a round, memory; and what large ones need.
+"""A federation of real processes on this machine: start, seconds and bytes per round, memory; and needs of large ones.
 
     python benchmarks/deployment.py [--quick] [CASE ...]
 
@@ -110,7 +110,7 @@ def config(case: Case, folder: Path) -> Config:
 
 
 def measure(case: Case) -> dict[str, object]:
-    """One row: a federation, and what the formula says of its bytes."""
+    """One row: a federation, with the formula's bytes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run = config(case, folder)
@@ -154,11 +154,11 @@ KEPT_BY_SERVER, KEPT_BY_SILO = 2, 3  # checkpoints
 
 
 def needs(silos: int, numbers: int, method: Tree) -> dict[str, object]:
-    """What a federation takes in fp32: bytes a round, seconds of lines that carry nothing else, states and checkpoints.
+    """Needs of a federation in fp32: bytes a round, seconds on lines with no other traffic, states and checkpoints.
 
-    The states are those that the method makes, as shapes without memory. The server's working memory is what stands
-    side by side when a round ends: its state before and after, the uplinks as bytes and as tensors, and what is made
-    of them: the rows as bytes, or for a mean as much again as the uplinks (measured with ResNet-18, N = 4 and 6).
+    The states are the method's own, as shapes without memory. The server's working memory is everything in use at the
+    end of a round: its state before and after, the uplinks as bytes and as tensors, and their product: the rows as
+    bytes, or for a mean as much again as the uplinks (measured with ResNet-18, N = 4 and 6).
     """
     config = resolve({"method": method, "model": {"name": "logistic"}, "clients": silos})
     initial = _without_memory(numbers)
@@ -184,7 +184,7 @@ def needs(silos: int, numbers: int, method: Tree) -> dict[str, object]:
 
 
 def _without_memory(numbers: int) -> Initial:
-    """An initial model of so many numbers that takes none."""
+    """An initial model of this many numbers that takes no memory."""
     small = Scenario.prepare(resolve({"model": {"name": "logistic"}, "clients": 2})).initial
     return replace(small, make=lambda _: torch.empty(numbers, device="meta"))
 
@@ -194,7 +194,7 @@ def _bytes(tensors: dict[str, torch.Tensor]) -> int:
 
 
 def main(cases: dict[str, Case], words: list[str]) -> Iterator[Table]:
-    """Measure and print, a case at a time."""
+    """Measure and print, one case at a time."""
     unknown = set(words) - set(cases)
     assert not unknown, f"no case {sorted(unknown)}; there are: {'; '.join(cases)}"
     for name, case in cases.items():

@@ -1,4 +1,4 @@
-"""Four silos of real processes that compute next to nothing: Pomona beside plain Flower and NVFlare, in one run.
+"""Four silos of real processes with almost no computation: Pomona beside plain Flower and NVFlare, in one run.
 
     python benchmarks/deployment_peers.py [--quick] [nvflare=PYTHON] [turns=3] [silos=4]
 
@@ -45,7 +45,7 @@ Measure = Callable[[Path, int, int], Table]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """Numbers of turns, silos and rounds."""
 
     turns: int
     silos: int
@@ -88,13 +88,13 @@ def pomona(folder: Path, silos: int, rounds: int) -> Table:
 
 
 def flower(folder: Path, silos: int, rounds: int) -> Table:
-    """Flower's, with an app that does nothing."""
+    """Flower's federation, with an app that does nothing."""
     ready, seconds = flower_noop.rounds(folder, silos, rounds, NUMBERS)
     return {"ready s": ready, "round s": median(seconds[1:]), "resume s": None}
 
 
 def nvflare(python: str) -> Measure:
-    """NVFlare's, with a client that does nothing."""
+    """NVFlare's federation, with a client that does nothing."""
 
     def measure(folder: Path, silos: int, rounds: int) -> Table:
         job, out = Path(__file__).parent / "peers_deployment" / "nvflare_job.py", folder / "marks.json"

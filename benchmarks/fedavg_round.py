@@ -1,4 +1,4 @@
-"""A round of FedAvg against a plain PyTorch federation that is given the same two cores.
+"""A round of FedAvg against a plain PyTorch federation with the same two cores.
 
     python benchmarks/fedavg_round.py [--quick] [key=value ...]
 
@@ -40,7 +40,7 @@ CORES = 2
 
 @dataclass(frozen=True)
 class Size:
-    """Images in all, all of MNIST's if not set; turns; the partition's concentration, which few images limit."""
+    """Total images (all of MNIST's if unset); turns; the partition's concentration, which few images limit."""
 
     images: int | None
     turns: int

@@ -1,4 +1,4 @@
-"""What it saves to train the head alone on features that are computed once: against the whole network, and without.
+"""Savings from training only the head on features computed once: against the whole network, and without caching.
 
     python benchmarks/frozen_features.py [--quick] [key=value ...]
 
@@ -35,7 +35,7 @@ WAYS: dict[str, Tree] = {
 
 @dataclass(frozen=True)
 class Size:
-    """Images in all, their side, and turns."""
+    """Total images, their side, and turns."""
 
     images: int
     side: int

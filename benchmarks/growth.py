@@ -1,4 +1,4 @@
-"""How a round grows with the number of clients, of parameters, and of models downloaded (M).
+"""Growth of a round with the number of clients, of parameters, and of downloaded models (M).
 
     python benchmarks/growth.py [--quick] [key=value ...]
 
@@ -38,7 +38,7 @@ SMALL: Tree = {"name": "mlp", "hidden": [2]}
 
 @dataclass(frozen=True)
 class Size:
-    """What grows, training images in all, the network where it does not grow, one small for many copies, turns."""
+    """The growing quantities, total training images, the network if it does not grow, a small one for copies, turns."""
 
     clients: tuple[int, ...]
     hidden: tuple[int, ...]
@@ -55,7 +55,7 @@ QUICK = Size((3, 4), (4, 8), (1,), 24, {"name": "mlp", "hidden": [4]}, {"name": 
 
 
 def kept(scenario: Scenario, rounds: int) -> int:
-    """Bytes that all clients keep at most after so many rounds, from shapes alone."""
+    """Largest number of bytes that all clients keep after this many rounds, from shapes alone."""
     config, real = scenario.config, scenario.initial
     shape = real()
     initial = replace(real, make=lambda _: torch.empty_like(shape, device="meta"))
@@ -67,7 +67,7 @@ def kept(scenario: Scenario, rounds: int) -> int:
 
 
 def free() -> int:
-    """Bytes that can still be had without swapping; without bound where the system does not say."""
+    """Bytes available without swapping; unbounded if the system does not report them."""
     path = Path("/proc/meminfo")
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
@@ -75,7 +75,7 @@ def free() -> int:
 
 
 def compare(title: str, configs: dict[str, Config], images: int, turns: int, target: float | None = None) -> Table:
-    """One table; a line's name begins with the method's, whose first line it is compared with."""
+    """One table; a line's name begins with the method's, and is compared with that method's first line."""
     dataset = noise(round(images / (1 - TEST)))
     scenarios = {name: scenario_of(config, dataset) for name, config in configs.items()}
     bytes_ = {name: kept(scenario, turns + 1) for name, scenario in scenarios.items()}

@@ -1,4 +1,4 @@
-"""APPLE under a budget: how many versions of cores clients keep, what they take, and how a round grows with clients.
+"""APPLE under a budget: versions of cores that clients keep, their memory, and growth of a round with clients.
 
     python benchmarks/kept_copies.py [--quick] [key=value ...]
 
@@ -29,7 +29,7 @@ SETTINGS: Tree = {**GROWING, "method": METHODS["apple"]}
 
 @dataclass(frozen=True)
 class Size:
-    """Federations (N, M) of which versions are counted, after which rounds; clients whose rounds are timed; rounds."""
+    """Federations (N, M) and rounds for counting versions; clients and rounds for timing."""
 
     federations: tuple[tuple[int, int], ...]
     after: tuple[int, ...]
@@ -51,7 +51,7 @@ QUICK = Size(((4, 1), (4, 2)), (2, 3), (3, 4), 2, 24, {"name": "mlp", "hidden": 
 
 
 def versions(N: int, M: int, after: tuple[int, ...]) -> list[int]:
-    """Different cores that N clients keep copies of, those of the start included, after each of some rounds."""
+    """Number of distinct cores that N clients keep copies of, including the initial ones, after given rounds."""
     settings, roster, p = APPLE(budget=M), Roster((1,) * N), torch.full((N,), 1 / N)
     seen, came, counts = torch.zeros(N, N, dtype=torch.bool), np.zeros((N, N), dtype=np.int64), []
     for number in range(2, max(after) + 1):  # in round 1 nothing comes

@@ -1,4 +1,4 @@
-"""What a silo's resident process saves by keeping the data: one message's reading, with it and without.
+"""Savings from keeping data in a silo's resident process: one message's reading with and without it.
 
     python benchmarks/kept_data.py [--quick]
 
@@ -29,7 +29,7 @@ FULL, QUICK = ((1_000, 10_000, 50_000), 30, 5), ((100,), 3, 1)  # rows, columns,
 
 
 def kit(folder: Path, rows: int, columns: int) -> Path:
-    """A silo's folder with a table of so many rows and columns, two classes."""
+    """A silo's folder with a two-class table of this many rows and columns."""
     (folder / "state").mkdir(parents=True)
     draw = stream(0, "noise")
     table = np.column_stack([draw.standard_normal((rows, columns)).round(6), draw.integers(0, 2, rows)])
@@ -49,7 +49,7 @@ def kit(folder: Path, rows: int, columns: int) -> Path:
 
 
 def message(folder: Path, keeper: kept_data.DataKeeper | None) -> None:
-    """A process of one message, as far as its data."""
+    """The process of one message, up to its data."""
     pid = os.fork()
     if not pid:
         code = 1

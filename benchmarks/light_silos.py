@@ -1,4 +1,4 @@
-"""What many silos cost the server's SuperLink: light silos in one process against a real SuperLink behind our gate.
+"""Cost of many silos at the server's SuperLink: light silos in one process against a real SuperLink behind our gate.
 
     python benchmarks/light_silos.py [--quick] [silos=100] [size=610]
 
@@ -68,7 +68,7 @@ def main(grid, context):
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """Numbers of silos, model parameters and rounds."""
 
     silos: int
     rounds: int
@@ -80,13 +80,13 @@ FULL, QUICK = Size(100, 3, 610), Size(3, 2, 610)
 
 @dataclass
 class Requests:
-    """Counts what httpx sends in this process."""
+    """Counts httpx requests in this process."""
 
     number: int = 0
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count within the block."""
+        """Count requests within the block."""
         send = httpx.Client.send
 
         def counting(client: httpx.Client, request: httpx.Request, **how: Any) -> httpx.Response:
@@ -101,7 +101,7 @@ class Requests:
 
 
 def light_silo(kit: Path, address: str, numbers: int, over: list[bool]) -> None:
-    """Attend until it is over."""
+    """Take part until the run is over."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.app import Message as FlowerMessage
     from flwr.supercore.object_store import ObjectStoreFactory

@@ -51,7 +51,7 @@ class Case:
 
 
 def case_of(*parts: list[str], recorded: bool = False, target: float | None = None) -> Case:
-    """A run of these settings, beside those of all."""
+    """A run with these settings in addition to the common ones."""
     return Case(tuple(word for part in (SETTINGS, *parts) for word in part), recorded, target)
 
 
@@ -84,16 +84,16 @@ QUICK = {
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of a run's processes, PSS where nothing else is said; and seconds.
+    """Bytes of a run's processes, PSS unless stated otherwise; and seconds.
 
     Attributes:
         before: without data.
-        pss: at its highest.
-        unfiled: of it, what is not mapped from files, at its highest.
+        pss: peak.
+        unfiled: peak of the part that is not mapped from files.
         marks: sum of the processes' high-water marks.
         server: the first process's.
         models: parameters of all clients.
-        files: clients' states that lie in files.
+        files: clients' states in files.
         down, up: sent to and by all clients in the last round.
         a_round: seconds of the last round.
         seconds: of the run.
@@ -113,7 +113,7 @@ class Peak:
 
 
 def run(words: list[str]) -> None:
-    """What the measured process does: one run; its folder comes first, empty for none."""
+    """One run in the measured process; its folder comes first, empty for none."""
     from pomona.config import read_overrides, resolve
     from pomona.simulation import simulate
     from rounds import noise, scenario_of
@@ -131,7 +131,7 @@ def run(words: list[str]) -> None:
 
 
 def measure(case: Case) -> Peak:
-    """Run a case and look at its processes until it ends."""
+    """Run a case and observe its processes until it ends."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, RUN, folder if case.recorded else "", *case.words]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -153,7 +153,7 @@ def measure(case: Case) -> Peak:
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and all below it."""
+    """A process and all its descendants."""
     yield pid
     with suppress(OSError):  # it may have ended
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -162,12 +162,12 @@ def family(pid: int) -> Iterator[int]:
 
 
 def pss(pid: int, *parts: str) -> int:
-    """A process's proportional set size in bytes, or the sum of parts of it; 0 once it has ended."""
+    """A process's proportional set size in bytes, or the sum of parts of it; 0 after its end."""
     return sum(field(pid, "smaps_rollup", part) for part in parts or ("Pss",))
 
 
 def field(pid: int | str, name: str, key: str) -> int:
-    """A line ``key: N kB`` of a file in /proc/PID, in bytes; 0 once the process has ended."""
+    """A line ``key: N kB`` of a file in /proc/PID, in bytes; 0 after the process has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/{name}").read_text().splitlines():
             if line.startswith(f"{key}:"):
@@ -200,7 +200,7 @@ def report(cases: dict[str, Case], words: list[str]) -> Table:
 
 
 def main(cases: dict[str, Case], words: list[str]) -> list[Table]:
-    """The one table."""
+    """Measure the only table."""
     return [report(cases, words)]
 
 

@@ -1,4 +1,4 @@
-"""What every method's round costs against FedAvg's, interleaved in one process with one thread.
+"""Cost of every method's round against FedAvg's, interleaved in one process with one thread.
 
     python benchmarks/methods.py [--quick] [key=value ...]
 
@@ -28,7 +28,7 @@ FILLED = 0.97  # of the batches, so that no client has a sample over: that would
 
 @dataclass(frozen=True)
 class Comparison:
-    """A measurement: settings, whole batches a client has, methods with their targets, turns."""
+    """A measurement: settings, whole batches per client, methods with their targets, turns."""
 
     title: str
     settings: Tree
@@ -65,7 +65,7 @@ QUICK = (
 
 
 def settings_of(line: str, clients: int) -> Tree:
-    """A line's method as it is measured."""
+    """The measured settings of a line's method."""
     name = line.removesuffix(TOGETHER)
     known = METHODS[name].model_fields
     fomo = {"budget": 5} if name.startswith("fedfomo") else {}

@@ -1,4 +1,4 @@
-"""One round of one task, by Pomona and by the simulators of others, in turns.
+"""One round of one task, by Pomona and by other simulators, in turns.
 
     python benchmarks/named_peers.py [--quick] [peers=pomona,pfllib] [methods=fedavg,ditto] [rounds=3] [images=N]
 
@@ -53,7 +53,7 @@ PFLLIB = ("fedavg", "fedala", "ditto", "apfl", "fedamp", "apple")
 
 @dataclass(frozen=True)
 class Peer:
-    """A candidate: its program and how that uses the cores.
+    """A candidate: its program and its use of the cores.
 
     ``environment``: a name in ``set_up.NAMES``, or empty for Pomona's own.
     """
@@ -65,7 +65,7 @@ class Peer:
 
     @property
     def python(self) -> str:
-        """The interpreter."""
+        """Path of the interpreter."""
         return str(set_up.python(self.environment)) if self.environment else sys.executable
 
     @property
@@ -105,9 +105,9 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class Size:
-    """Images in all (all of MNIST's if not set) and rounds that count, of FedAvg and of the others; who and what.
+    """Total images (all of MNIST's if unset) and counted rounds, for FedAvg and the others; peers and methods.
 
-    ``others``: how many rounds of another method count, if not one.
+    ``others``: counted rounds of other methods, if not one.
     """
 
     images: int | None
@@ -123,7 +123,7 @@ QUICK = Size(400, 1, 400, {}, ("pomona", "pomona-native"), ("fedavg",))
 
 
 def prepare(folder: Path, images: int | None, seed: int) -> task.Task:
-    """Write the task that everybody gets."""
+    """Write the task for all candidates."""
     real, train = "POMONA_DATA" in os.environ, images and images * 3 // 4
     data: Tree = {"name": "mnist", "train_limit": train, "test_limit": images and images - train}
     # What is usual for the smallest client is out of reach in a few rows of MNIST; a batch will do.
@@ -134,7 +134,7 @@ def prepare(folder: Path, images: int | None, seed: int) -> task.Task:
 
 
 def written(folder: Path, scenario: Scenario) -> task.Task:
-    """A scenario as a task."""
+    """Write a scenario as a task."""
     config, dataset = scenario.config, scenario.dataset
     module = scenario.module()
     row = scenario.initial(None)
@@ -147,11 +147,11 @@ def written(folder: Path, scenario: Scenario) -> task.Task:
 
 
 class CandidateError(Exception):
-    """A candidate's program ended, or did not get on."""
+    """A candidate's program ended, or made no progress."""
 
 
 class Running:
-    """A candidate's program, waiting for its turn or having it."""
+    """A candidate's program, waiting for its turn or running it."""
 
     def __init__(self, name: str, peer: Peer, at: Path, method: str, rounds: int) -> None:
         self.name, self.folder, self.done = name, at / f"{name}-turns", 0
@@ -169,7 +169,7 @@ class Running:
             self.process = subprocess.Popen(words, env=env, stdout=log, stderr=log, cwd=self.folder)
 
     def wait(self, number: int, patience: float = PATIENCE) -> None:
-        """Until round ``number`` could begin, so that the one before is over."""
+        """Wait until round ``number`` could begin, so that the previous one is over."""
         until = time.monotonic() + patience
         while not (self.folder / f"asked-{number}").exists():
             if self.process.poll() is not None or time.monotonic() > until:
@@ -178,7 +178,7 @@ class Running:
             time.sleep(0.005)
 
     def round(self) -> tuple[float, float]:
-        """Let it have its turn. Seconds by the clock, and of processors."""
+        """Give it its turn. Returns wall-clock and processor seconds."""
         self.done += 1
         used, began = self.used(), time.perf_counter()
         (self.folder / f"go-{self.done}").touch()
@@ -186,7 +186,7 @@ class Running:
         return time.perf_counter() - began, self.used() - used
 
     def used(self) -> float:
-        """Processor seconds so far of its processes, ended ones included."""
+        """Processor seconds so far of its processes, including ended ones."""
         total = 0.0
         for process in process_tree(self.process.pid):
             try:
@@ -209,7 +209,7 @@ class Running:
 
 
 def own_path(peer: Peer) -> str:
-    """PYTHONPATH for a candidate: Pomona keeps what it was given; the others' child processes find the programs."""
+    """PYTHONPATH of a candidate: Pomona keeps the given one; the others' child processes find the programs."""
     return str(HERE) if peer.environment else os.environ.get("PYTHONPATH", "")
 
 

@@ -1,4 +1,4 @@
-"""A training step and evaluation by PyTorch and by the native engine, taking turns, in fp32 and in bf16.
+"""A training step and evaluation by PyTorch and by the native engine, in turns, in fp32 and in bf16.
 
     python benchmarks/native_step.py [--quick] [key=value ...]
 
@@ -42,7 +42,7 @@ EVALUATED = 512
 
 @dataclass(frozen=True)
 class Size:
-    """(network, batch) of the steps, turns, and the least seconds of a turn, by repeating."""
+    """(network, batch) of the steps, turns, and the shortest seconds of a turn, reached by repetition."""
 
     steps: tuple[tuple[str, int], ...]
     turns: int
@@ -54,7 +54,7 @@ QUICK = Size((("lenet", 10),), 2, 0.01)
 
 
 def scenario(model: str, batch: int, precision: str, engine: str, data: Dataset, words: list[str]) -> Scenario:
-    """One client with noise."""
+    """A scenario with one client of noise images."""
     layer: Tree = {"model": {"name": model}, "batch_size": batch, "precision": precision, "engine": engine}
     return scenario_of(resolve(SETTINGS, layer, read_overrides(words)), data)
 
@@ -103,7 +103,7 @@ def products(precision: str) -> dict[str, tuple[Work, int]]:
 
 
 def repeated(work: Work, least: float) -> float:
-    """CPU seconds of one call, the mean of as many as take ``least`` seconds."""
+    """CPU seconds of one call, averaged over as many as take ``least`` seconds."""
     times = max(1, round(least / max(1e-6, seconds(work))))
     began = process_time()
     for _ in range(times):

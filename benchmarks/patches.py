@@ -37,7 +37,7 @@ QUICK = Size(16, 8, 4)
 
 
 def case(words: list[str]) -> None:
-    """What a measured process does; the volume's side comes first."""
+    """One case in a measured process; the volume's side comes first."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""Is bf16 as accurate as fp32? The same runs in both, the same seeds, accuracies beside each other.
+"""Accuracy of bf16 against fp32: the same runs in both, with the same seeds.
 
     POMONA_DATA=folder python benchmarks/precision.py [--quick] [key=value ...]
 
@@ -54,7 +54,7 @@ FULL, QUICK = Size(5, DATA), Size(1, {"digits": {"data": {"name": "digits"}, "mo
 
 
 def accuracy(*layers: Tree) -> float:
-    """Of one run, in the last round."""
+    """Last-round accuracy of one run."""
     summary = pomona.run(resolve(BASE, *layers)).summary
     return float(summary["models"][summary["headline"]]["last"]["test"])
 

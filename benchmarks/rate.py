@@ -72,7 +72,7 @@ def operations(work: Work) -> int:
 
 
 def repeated(work: Work, times: int) -> float:
-    """Seconds of one call, the mean of some."""
+    """Seconds of one call, averaged over several."""
     return seconds(lambda: [work() for _ in range(times)]) / times
 
 

@@ -1,10 +1,10 @@
-"""The yardstick: federated learning in plain PyTorch, organised as published research code is.
+"""The baseline: federated learning in plain PyTorch, organised like published research code.
 
 A module and an optimizer per client, a ``DataLoader`` over a ``TensorDataset`` of float images, Python loops over
-clients and tensors for what goes down and up; convolution, ReLU, pooling in this order. Nothing is held back: the
-images lie ready in memory as floats, and nothing is evaluated that the comparison does not ask for.
+clients and tensors for downlinks and uplinks; convolution, ReLU, pooling in this order. It is not slowed down: the
+images are in memory as floats, and only what the comparison needs is evaluated.
 
-``Processes`` is kinder than published code, which runs in one process: the clients are spread over processes of one
+``Processes`` is faster than published code, which runs in one process: the clients are spread over processes of one
 thread each, so that both cores are busy all the time.
 """
 
@@ -48,7 +48,7 @@ class Client:
         self.train_data, self.test_data, self.batch_size = TensorDataset(*train), TensorDataset(*test), batch_size
 
     def set_parameters(self, model: nn.Module) -> None:
-        """Take over the server's model."""
+        """Copy the server's model."""
         for new, old in zip(model.parameters(), self.model.parameters(), strict=True):
             old.data = new.data.clone()
 
@@ -63,7 +63,7 @@ class Client:
                 self.optimizer.step()
 
     def test(self) -> tuple[int, int]:
-        """Number of right answers on the client's test data, and of answers."""
+        """Numbers of correct answers and of samples in the client's test data."""
         self.model.eval()
         right = samples = 0
         with torch.no_grad():
@@ -74,7 +74,7 @@ class Client:
 
 
 def visit(clients: Sequence[Client], model: nn.Module) -> list[tuple[int, int]]:
-    """What happens at the clients in a round."""
+    """The clients' part of a round."""
     answers = []
     for client in clients:
         client.set_parameters(model)
@@ -139,7 +139,7 @@ def _serve(pipe: Any, clients: Sequence[Client]) -> None:
 
 
 class Mixture(nn.Module):
-    """APPLE's personal model as its published code has it: in every layer, the p-weighted sum of all cores' outputs."""
+    """APPLE's personal model as in its published code: in every layer, the p-weighted sum of all cores' outputs."""
 
     def __init__(self, cores: Sequence[Cnn], own: int, p: Tensor) -> None:
         super().__init__()

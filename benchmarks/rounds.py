@@ -1,4 +1,4 @@
-"""What several benchmarks run: noise images, and a method's rounds one at a time."""
+"""Shared parts of several benchmarks: noise images, and a method's rounds one at a time."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ from pomona.storage.row_bank import FileBank
 
 
 def noise(n: int, shape: tuple[int, int, int] = (28, 28, 1)) -> Dataset:
-    """Images as large as MNIST's or others, without their pixels, whose values do not change the work."""
+    """Noise images with the sizes of MNIST's or others; pixel values do not affect the work."""
     draw = stream(0, "noise")
     x, y = draw.integers(0, 256, (n, *shape), dtype=np.uint8), draw.integers(0, 10, n)
     return Dataset("noise", "image", x, y, tuple("0123456789"), n, (127.5,), (127.5,))
@@ -42,7 +42,7 @@ def pooled(scores: list[Score]) -> float:
 
 
 class Rounds:
-    """A method, a round at a time, in this process or in workers; ``watched`` as in ``ClientRequest``."""
+    """A method, one round at a time, in this process or in workers; ``watched`` as in ``ClientRequest``."""
 
     def __init__(self, scenario: Scenario, workers: int = 1, watched: frozenset[str] = frozenset()) -> None:
         config = self.config = scenario.config
@@ -69,7 +69,7 @@ class Rounds:
         self.traffic = 0, 0  # bytes down and up of all clients in the last round
 
     def run(self) -> None:
-        """One round: downlink, local training of all clients, what is watched evaluated, aggregation."""
+        """Run one round: downlink, local training of all clients, evaluation of the watched moments, aggregation."""
         self.number += 1
         round_ = round_of(self.config, self.number)
         down = self.method.server.down(self.state, self.ids, self.roster, round_)

@@ -52,7 +52,7 @@ SETTINGS: Tree = {
 
 @dataclass(frozen=True)
 class Case:
-    """A network, and the images that it learns: their side, axes, batch, and number of steps."""
+    """A network, and its training images: side, axes, batch, and number of steps."""
 
     kind: str
     name: str
@@ -106,7 +106,7 @@ def prepared(case: Case) -> Scenario:
 
 
 class Pomona:
-    """One client's local training and evaluation, as a run has them."""
+    """One client's local training and evaluation, as in a run."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.objective, self.round = scenario.objective(), round_of(scenario.config, 1)
@@ -121,12 +121,12 @@ class Pomona:
         return sgd(self.training(), self.first.unsqueeze(0).clone(), self.round)[0]
 
     def evaluate(self) -> Tensor:
-        """Dice (n, C) of each test image, NaN where it has nothing of a class."""
+        """Dice (n, C) of each test image, NaN if it contains nothing of a class."""
         counted, _ = self.objective.batchwise(self.first, 0, "test", counts)
         return torch.from_numpy(dice(counted.double().numpy()))
 
     def batches(self) -> Batches:
-        """What the epoch sees, as MONAI takes it: contiguous, masks with an axis for channels."""
+        """The epoch's batches in MONAI's form: contiguous, masks with an axis for channels."""
         return [self._plain(batch.indices[0]) for (batch,) in self.training().steps(1)]
 
     def test(self, size: int) -> Batches:
@@ -139,7 +139,7 @@ class Pomona:
 
 
 def plain_train(module: nn.Module, batches: Batches) -> nn.Module:
-    """An epoch as MONAI's tutorials write it, of a copy."""
+    """An epoch as in MONAI's tutorials, on a copy."""
     module = deepcopy(module).train()
     optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
     loss_function = DiceCELoss(to_onehot_y=True, softmax=True)
@@ -155,7 +155,7 @@ def plain_train(module: nn.Module, batches: Batches) -> nn.Module:
 
 @torch.no_grad()
 def plain_evaluate(module: nn.Module, batches: Batches) -> Tensor:
-    """Dice (n, C) of each image, 1 where it has nothing of a class."""
+    """Dice (n, C) of each image, 1 if it contains nothing of a class."""
     module.eval()
     found = []
     for images, masks in batches:
@@ -165,7 +165,7 @@ def plain_evaluate(module: nn.Module, batches: Batches) -> Tensor:
 
 
 def passes(module: nn.Module, batches: Batches, backward: bool) -> None:
-    """Forward, and backward with given gradients at the outputs: the network alone."""
+    """Forward, and backward with given output gradients: the network alone."""
     module.train(backward)
     for images, _ in batches:
         with torch.set_grad_enabled(backward):
@@ -176,7 +176,7 @@ def passes(module: nn.Module, batches: Batches, backward: bool) -> None:
 
 
 def compare(case: Case, turns: int) -> Table:
-    """Measure a case, and hold the numbers of both sides against each other."""
+    """Measure a case, and compare the numbers of both sides."""
     scenario = prepared(case)
     ours, module = Pomona(scenario), scenario.module()
     training, test = ours.batches(), ours.test(case.batch)
@@ -214,7 +214,7 @@ def compare(case: Case, turns: int) -> Table:
 
 
 def difference(one: Tensor, two: Tensor) -> float:
-    """The largest difference of Dice, where an image has or claims a class."""
+    """The largest difference of Dice, over classes present or predicted in an image."""
     known = ~two.isnan()
     return float((one.double() - two)[known].abs().max())
 

@@ -1,4 +1,4 @@
-"""Memory of a server whose silos train a ResNet-18, or 1 of 100 million numbers: its half alone, and with all silos.
+"""Memory of a server whose silos train a ResNet-18, or 100 million parameters: its half alone, and with all silos.
 
     python benchmarks/server_half.py [--quick]
 
@@ -50,7 +50,7 @@ LOOK = 0.005  # seconds
 
 @dataclass(frozen=True)
 class Size:
-    """Runs: the server half alone, and whole, each by settings of network and method."""
+    """Runs: the server half alone, and complete, each by settings of network and method."""
 
     alone: dict[str, list[str]]
     whole: dict[str, list[str]]
@@ -78,7 +78,7 @@ QUICK = Size({"apple, M = 1": [*NARROW, *APPLE, "method.budget=1"]}, {})
 
 
 class Answers:
-    """A transport to silos that answer a request to train with noise, and name others where integers are expected."""
+    """A transport to silos that answer training requests with noise, and name other silos if integers are expected."""
 
     run = SIMULATION
 
@@ -86,10 +86,10 @@ class Answers:
         self._folder, self._encoding = folder, Encoding("fp32", silos)
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
-        """The silos keep nothing."""
+        """Do nothing: silos keep nothing."""
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
-        """One answer a silo, from bytes; the downlink as bytes."""
+        """One answer per silo, from bytes; the downlink as bytes."""
         packed = PackedRows(down, self._encoding)
         for name, rows in down.items():
             for j in rows.index.unique().tolist():
@@ -102,14 +102,14 @@ class Answers:
         return Reply(client, self._encoding.unpack_uplink(data, visit.expects), loss=0.0)
 
     def commit(self, ids: Sequence[int]) -> None:
-        """The silos keep nothing."""
+        """Do nothing: silos keep nothing."""
 
     def save(self, ids: Sequence[int]) -> tuple[Named, Any]:  # noqa: ARG002 - a Transport
-        """The silos keep nothing."""
+        """Return nothing: silos keep nothing."""
         return {}, None
 
     def restore(self, ids: Sequence[int], tensors: Named, note: Any, roster: Roster) -> None:
-        """The silos keep nothing."""
+        """Do nothing: silos keep nothing."""
 
     @staticmethod
     def _uplink(client: int, visit: ClientRequest) -> dict[str, Tensor]:
@@ -124,7 +124,7 @@ class Answers:
 
 
 def run(words: list[str]) -> None:
-    """What the measured process does: the rounds of one server."""
+    """The rounds of one server, in the measured process."""
     from pomona.config import read_overrides, resolve
     from pomona.core.membership import Planned
     from pomona.federation.callbacks import NullCallback
@@ -166,7 +166,7 @@ def run(words: list[str]) -> None:
 
 @contextmanager
 def watched() -> Iterator[list[int]]:
-    """Bytes of this process that are in memory and in no file, again and again."""
+    """Repeatedly measure this process's resident bytes that are in no file."""
     seen, over = [0], Event()
 
     def look() -> None:
@@ -183,7 +183,7 @@ def watched() -> Iterator[list[int]]:
 
 
 def alone(case: Case) -> dict[str, object]:
-    """A row of the first table, from a process of its own."""
+    """A row of the first table, from a separate process."""
     command = [sys.executable, __file__, RUN, *case.words]
     said = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return {

@@ -31,7 +31,7 @@ SETTINGS: Tree = {
 
 @dataclass(frozen=True)
 class Size:
-    """Networks, numbers of rows of a gradient, a round's clients, images of a client, turns of gradients and rounds."""
+    """Networks, row counts of a gradient, clients of a round, images per client, turns of gradients and rounds."""
 
     models: tuple[str, ...]
     rows: tuple[int, ...]
@@ -63,7 +63,7 @@ class Federation:
         return lambda: objective.gradient(W, indices)
 
     def round(self, objective: Objective, rows: int) -> Work:
-        """Local training of every client in round 1, so many rows a call."""
+        """Local training of every client in round 1, with this many rows per call."""
         method, round_ = self.config.method.method(), round_of(self.config, 1)
         server = method.server.start(self.scenario.initial, self.roster, self.config.seed)
         longest_first = sorted(range(self.config.clients), key=lambda i: (-self.roster.sizes[i], i))
@@ -80,7 +80,7 @@ class Federation:
 
 
 def timed(work: Work, device: str) -> float:
-    """Seconds of one call, until the device is done."""
+    """Seconds of one call, until the device has finished."""
 
     def done() -> None:
         work()
@@ -91,7 +91,7 @@ def timed(work: Work, device: str) -> float:
 
 
 def compare(title: str, works: dict[str, dict[str, Work]], device: str, turns: int, **notes: object) -> Table:
-    """One table of several groups of works: those of a group take turns."""
+    """One table of several groups of candidates; those of a group take turns."""
     rows = {}
     for group, variants in works.items():
         times = Times.interleaved({name: partial(timed, work, device) for name, work in variants.items()}, turns)

@@ -1,4 +1,4 @@
-"""How long it takes from a command to its first work: importing the package, and the first round of the demo.
+"""Time from a command to its first work: importing the package, and the first round of the demo.
 
 Then whole commands, in seconds of a processor: help, a short run with its page, and the page alone; the run is the four
 hospitals' of the README where ``POMONA_DATA`` has them, else of digits.
@@ -35,7 +35,7 @@ HOSPITALS = Path(__file__).parents[1] / "configs/heart-disease.toml"
 
 
 def script(text: str) -> float:
-    """Seconds of a fresh interpreter that runs a text; raises if that fails."""
+    """Seconds of a fresh interpreter that runs a script; raises if it fails."""
     return seconds(lambda: subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL))
 
 
@@ -63,13 +63,13 @@ def first_round(command: tuple[str, ...] = ("demo",)) -> float:
 
 
 def recorded(events: Path) -> bool:
-    """Whether a record has a round; a line that is being written does not count."""
+    """Whether a record has a round; an incomplete line does not count."""
     lines = events.read_text(encoding="utf-8").splitlines(keepends=True)
     return any(json.loads(line)["event"] == "round" for line in lines if line.endswith("\n"))
 
 
 def processor(command: list[str], folder: Path) -> float:
-    """Seconds of a processor, user's and system's, of a whole command in a fresh process; raises if that fails."""
+    """Processor seconds (user and system) of a whole command in a fresh process; raises if it fails."""
     began = _spent()
     subprocess.run([sys.executable, "-m", "pomona", *command], check=True, cwd=folder, capture_output=True)
     return _spent() - began
@@ -81,7 +81,7 @@ def _spent() -> float:
 
 
 def whole(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """(name, words) of whole commands; ``folder``: an empty one, in which they run."""
+    """(name, words) of whole commands; ``folder``: an empty working folder."""
     hospitals = Path(os.environ.get("POMONA_DATA", "nowhere")).absolute() / "heart_disease"
     settings, data = ["rounds=30"], "digits"
     if hospitals.is_dir():
@@ -112,7 +112,7 @@ def main(turns: int, words: list[str]) -> list[Table]:
 
 
 def whole_commands(turns: int) -> Table:
-    """Processor seconds of whole commands; each turn has a folder of its own."""
+    """Processor seconds of whole commands, with a new folder for each turn."""
     spent: dict[str, list[float]] = {}
     for _ in range(turns):
         with tempfile.TemporaryDirectory() as folder:

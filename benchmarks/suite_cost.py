@@ -27,7 +27,7 @@ EVALUATED = frozenset({"received", "trained"})
 
 @dataclass(frozen=True)
 class Size:
-    """Images for training, of which the suite has 60,000, and settings of every run."""
+    """Training images, of which the suite has 60,000, and settings of every run."""
 
     images: int
     settings: Tree

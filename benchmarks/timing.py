@@ -1,4 +1,4 @@
-"""How the benchmarks measure: candidates take turns in one run, and what is reported are medians and their ratios."""
+"""Measurement for all benchmarks: candidates take turns in one run; medians and their ratios are reported."""
 
 import json
 import os
@@ -22,7 +22,7 @@ Table = dict[str, object]
 
 
 def machine() -> Table:
-    """What the numbers were made on, and with."""
+    """Hardware and software of the measurement."""
     names = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
     return {
         "processor": names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine(),
@@ -39,7 +39,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def chosen(quick: T, full: T) -> tuple[T, list[str]]:
-    """The size that the command line asks for, ``--quick`` or the full one, and its other words."""
+    """The size chosen on the command line, ``--quick`` or full, and the remaining words."""
     words = sys.argv[1:]
     return (quick if "--quick" in words else full), [word for word in words if word != "--quick"]
 
@@ -59,7 +59,7 @@ def cpu_seconds(work: Work) -> float:
 
 
 def measured(works: Mapping[str, Work], turns: int) -> tuple["Times", "Times"]:
-    """Wall time and this process's CPU time of works that take turns, as ``Times.interleaved``."""
+    """Wall time and this process's CPU time of candidates that take turns, as ``Times.interleaved``."""
     cpu: dict[str, list[float]] = {name: [] for name in works}
 
     def timed(name: str, work: Work) -> float:
@@ -72,7 +72,7 @@ def measured(works: Mapping[str, Work], turns: int) -> tuple["Times", "Times"]:
 
 
 def publish(title: str, rows: Mapping[str, Mapping[str, object]], n: int, **notes: object) -> Table:
-    """Print a table with what it was made on; as JSON it goes to the file that POMONA_BENCHMARKS names, a line each."""
+    """Print a table with its hardware and software; also append it as JSON to the file in POMONA_BENCHMARKS."""
     about = {**machine(), **notes, "n": n}
     print(f"{title}\n" + "\n".join(f"  {k}: {v}" for k, v in about.items()) + f"\n{_aligned(rows)}\n", flush=True)
     result = {"title": title, "machine": machine(), "notes": notes, "n": n, "rows": rows}
@@ -83,7 +83,7 @@ def publish(title: str, rows: Mapping[str, Mapping[str, object]], n: int, **note
 
 
 def _aligned(rows: Mapping[str, Mapping[str, object]]) -> str:
-    """Rows by name below the columns of the first; four figures of a number."""
+    """Rows by name below the columns of the first; numbers to four digits."""
     columns = list(next(iter(rows.values())))
     cells = [["", *columns], *([name, *(_cell(row[c]) for c in columns)] for name, row in rows.items())]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -96,7 +96,7 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of each candidate, turn by turn; the first candidate is what the others are compared with."""
+    """Seconds of each candidate, turn by turn; the others are compared with the first."""
 
     of: Mapping[str, list[float]]
 
@@ -113,7 +113,7 @@ class Times:
 
     @property
     def turns(self) -> int:
-        """How often each candidate was measured."""
+        """Number of measurements of each candidate."""
         return len(next(iter(self.of.values())))
 
     def median(self, name: str) -> float:
@@ -121,11 +121,11 @@ class Times:
         return statistics.median(self.of[name])
 
     def cost(self, name: str, against: str | None = None) -> float:
-        """One candidate's median over another's (the first's if none is named): above 1, it is dearer."""
+        """One candidate's median over another's (by default the first's): above 1, it is slower."""
         return self.median(name) / self.median(against or next(iter(self.of)))
 
     def report(self, title: str, **notes: object) -> Table:
-        """Publish medians, and by the median of the turns' ratios how many times as fast each is as the first."""
+        """Report medians, and each candidate's speed relative to the first, by the median of the turns' ratios."""
         rows = {
             name: {
                 "median s": statistics.median(times),

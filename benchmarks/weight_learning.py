@@ -1,4 +1,4 @@
-"""FedALA's first weight learning: the features of the layers below, kept from epoch to epoch against computed in each.
+"""FedALA's first weight learning: features of the lower layers kept between epochs, against recomputed in each.
 
     python benchmarks/weight_learning.py [--quick] [key=value ...]
 
@@ -35,12 +35,12 @@ class Stage:
         self.model = torch.empty(0)
 
     def ready(self) -> None:
-        """The first round."""
+        """Run the first round."""
         self.rounds = Rounds(self.scenario)
         self.rounds.run()
 
     def learn(self) -> None:
-        """The round with the stage."""
+        """Run the round with the stage."""
         of = constant_features.ConstantFeatures.of
         kept = of if self.keeps else lambda _, __, make: make()
         with patch.object(constant_features.ConstantFeatures, "of", kept):

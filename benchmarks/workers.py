@@ -1,4 +1,4 @@
-"""What a second worker process gives: the same round by one process and by as many as there are cores.
+"""Gain from a second worker process: the same round by one process and by one per core.
 
     python benchmarks/workers.py [--quick] [key=value ...]
 
@@ -31,7 +31,7 @@ TARGET = 1.8  # two workers against one
 
 @dataclass(frozen=True)
 class Size:
-    """Images in all, numbers of workers, settings that make it small, and turns."""
+    """Total images, numbers of workers, settings for a small run, and turns."""
 
     images: int
     workers: tuple[int, ...]

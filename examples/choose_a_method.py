@@ -3,9 +3,9 @@
     python examples/choose_a_method.py runs/choose-a-method           # 450 short runs; resumable
     python examples/choose_a_method.py runs/smoke --size smoke        # a look in a minute
 
-What is run stands in suites/choose-a-method.toml. A cell is the test accuracy of the model that the method's paper
-judges, in % in the last round, mean over clients, then mean and standard deviation (ddof = 1) over seeds; in brackets
-the share of clients that do worse than training alone on the same data, over all seeds.
+The runs are defined in suites/choose-a-method.toml. A cell is the last-round test accuracy in % of the model that the
+method's paper reports, averaged over clients, as mean and standard deviation (ddof = 1) over seeds; in brackets the
+share of clients that do worse than with local training on the same data, over all seeds.
 """
 
 import argparse
@@ -21,7 +21,7 @@ ALONE = "separate"
 
 
 def accuracies(made: experiments.Bench) -> dict[tuple[str, str], dict[int, np.ndarray]]:
-    """(scenario, method) -> seed -> test accuracy (clients,) of the judged model in the last round, NaN for none."""
+    """(scenario, method) -> seed -> last-round test accuracy (clients,) of the headline model, NaN for none."""
     found = {}
     for result in made.results["results"]:
         cells = [(int(c["seed"]), c["figures"]) for c in result["cells"] if c["figures"]]

@@ -1,11 +1,11 @@
-"""Methods beside training alone, on a settings file's clients: the tables of survival and of vessels in the guides.
+"""Methods against local training, on a settings file's clients: the tables of survival and of vessels in the guides.
 
     python examples/compare_methods.py tcga.toml rounds=30 --seeds 3 --methods fedavg "apple method.core_step=local"
 
-docs/guides/choose-a-method.md names the settings files and what came out. A value is the test metric of the model that
-the method's paper judges, in the last round, mean over seeds; the mean over clients leaves out those whose test rows do
+docs/guides/choose-a-method.md has the settings files and the results. A value is the last-round test metric of the
+model that the method's paper reports, averaged over seeds; the mean over clients leaves out those whose test rows do
 not define it, and the worst is the mean over seeds of each seed's worst client. Then follows, for each seed, the mean
-gain over training alone on the same test rows, with its paired 95 % interval.
+gain over local training on the same test rows, with its paired 95 % interval.
 """
 
 import argparse
@@ -24,13 +24,13 @@ FEW = 10  # clients that have a column each
 
 
 def values(run: pomona.Result) -> list[float]:
-    """The test metric of each client by the judged model in the last round, NaN where it is undefined."""
+    """Last-round test metric of each client's headline model, NaN if undefined."""
     last = run.curve(*run.about["headline"])[-1].value
     return [float("nan") if value is None else value for value in last]
 
 
 def told(gain: pomona.Gain | None) -> str:
-    """A gain with its interval, in a cell."""
+    """A gain with its interval, as a cell."""
     if gain is None:
         return "undefined"
     names = f", without clients {', '.join(str(one.client) for one in gain.left_out)}" if gain.left_out else ""
@@ -39,7 +39,7 @@ def told(gain: pomona.Gain | None) -> str:
 
 
 def row(method: str, runs: Sequence[pomona.Result], alone: Sequence[pomona.Result]) -> str:
-    """A method's line of the table; ``alone`` are the runs of training alone, of the same seeds."""
+    """A method's line of the table; ``alone`` are local training runs with the same seeds."""
     found = np.array([values(run) for run in runs])
     each, worst = found.mean(axis=0), np.nanmin(found, axis=1).mean()
     shown = [f"{value:.3f}" for value in each] if len(each) <= FEW else []

@@ -3,10 +3,10 @@
     python examples/heart_disease.py            # beside the folder heart_disease of configs/heart-disease.toml
     python examples/heart_disease.py --seeds 1  # a look
 
-A seed draws other training and test rows. The first table has the test AUROC of each hospital by the model that the
-method's paper judges, in the last round, mean and standard deviation (ddof = 1) over seeds. The second has each
-hospital's gain over its model trained alone, on the same test rows: of seed 0 with its paired 95 % interval, and over
-all seeds the mean, and in how many the interval lies above 0 and below.
+Each seed draws new training and test rows. The first table has the last-round test AUROC of each hospital, by the model
+that the method's paper reports, as mean and standard deviation (ddof = 1) over seeds. The second has each hospital's
+gain over local training on the same test rows: for seed 0 with its paired 95 % interval, and over all seeds the mean
+and the number of intervals above 0 and below.
 """
 
 import argparse
@@ -25,17 +25,17 @@ METHODS = ("fedavg", "fedavg-ft", "ditto", "fedala", "apple", "apple method.core
 
 
 def auroc(run: pomona.Result) -> list[float]:
-    """Test AUROC of each hospital by the judged model in the last round."""
+    """Last-round test AUROC of each hospital's headline model."""
     return list(run.curve(*run.about["headline"])[-1].value)
 
 
 def spread(values: np.ndarray) -> str:
-    """Mean and standard deviation over seeds, in a cell."""
+    """Mean and standard deviation over seeds, as a cell."""
     return f"{values.mean():.3f}" + (f" +- {values.std(ddof=1):.3f}" if len(values) > 1 else "")
 
 
 def told(gains: Sequence[pomona.Gain | None]) -> str:
-    """A hospital's gains by seed, in a cell: that of seed 0 with its interval, the mean, and what the intervals say."""
+    """A hospital's gains by seed, as a cell: seed 0 with interval, the mean, and intervals above and below 0."""
     known = [gain for gain in gains if gain]
     if not known:
         return "undefined"
@@ -49,7 +49,7 @@ def told(gains: Sequence[pomona.Gain | None]) -> str:
 
 
 def tables(seeds: int, rounds: int | None = None) -> Iterator[str]:
-    """Both tables' lines, in Markdown; ``rounds`` other than the settings' for a look."""
+    """Both tables' lines, in Markdown; ``rounds`` overrides the settings' for a quick look."""
     changes = {"rounds": rounds} if rounds else {}
     runs = {}
     for method in (ALONE, *METHODS):

@@ -16,7 +16,7 @@ from pomona.methods import base
 
 
 class Interpolated(base.MethodSettings):
-    """One share for everybody."""
+    """One share for all clients."""
 
     share: float = Field(0.5, ge=0, le=1, description="part of the own model in the mixture")
 

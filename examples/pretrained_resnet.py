@@ -1,12 +1,12 @@
-"""Pretrain a ResNet-18 on CIFAR-10, then start federations on CIFAR-100 from it: head, LoRA, the whole.
+"""Pretrain a ResNet-18 on CIFAR-10, then start federations on CIFAR-100 from it: head, LoRA, whole network.
 
     python examples/pretrained_resnet.py pretrain resnet18-cifar10.safetensors --epochs 20
     python examples/pretrained_resnet.py federate resnet18-cifar10.safetensors --rounds 10
 
-The first trains on all 50,000 images in one place (one client, ``separate``) and writes the weights as safetensors; on
-one core an epoch takes minutes. The second prints, of twelve clients of CIFAR-100, what a round costs and what comes
-out (``trained_parts.py``), from these weights and, with --random, from random ones. POMONA_DATA names the folder with
-both data sets. Further words are settings: ``data.train_limit=300`` for a look in a minute.
+The first command trains on all 50,000 images in one place (one client, ``separate``) and writes the weights as
+safetensors; on one core an epoch takes minutes. The second prints the cost of a round and the results for twelve
+clients of CIFAR-100 (``trained_parts.py``), from these weights and, with --random, from random ones. POMONA_DATA names
+the folder with both data sets. Further words are settings: ``data.train_limit=300`` for a look in a minute.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def pretrain(weights: Path, epochs: int, more: Tree) -> float:
 
 
 def main() -> None:
-    """Do the one or the other."""
+    """Pretrain or federate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("pretrain", "federate"))
     parser.add_argument("weights", type=Path)

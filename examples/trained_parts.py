@@ -33,7 +33,7 @@ PARTS = ("head", "LoRA", "all")
 
 @dataclass(frozen=True)
 class Part:
-    """What is trained, and at which learning rate."""
+    """A trained part of the network, and its learning rate."""
 
     train: str | Tree
     lr: float
@@ -41,14 +41,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Network:
-    """Its classifier, which starts at random, and the layers below it that get low-rank changes; globs."""
+    """A network's classifier, which starts at random, and the layers below it that get low-rank changes; globs."""
 
     classifier: str
     changed: tuple[str, ...]
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts that are compared."""
+        """The compared parts."""
         lora = {"lora": {"rank": 4, "on": list(self.changed)}}
         return {"head": Part("head", 0.03), "LoRA": Part(lora, 0.02), "all": Part("all", 0.01)}
 
@@ -63,23 +63,23 @@ NETWORKS = {
 
 @dataclass
 class Watch(NullCallback):
-    """Seconds of each round, this process's CPU time and wall time, and whether models were evaluated in it."""
+    """Seconds of each round (CPU time of this process and wall time), and whether models were evaluated in it."""
 
     began: float = 0.0
     rounds: list[tuple[float, float, bool]] = field(default_factory=list)
 
     def begin(self) -> None:
-        """The first client state is not made yet."""
+        """Called before the first client state is made."""
         self.began = process_time()
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """A round is over, and evaluated."""
+        """Called after a round and its evaluation."""
         now = process_time()
         self.rounds.append((now - self.began, row.seconds, bool(evaluations)))
         self.began = now
 
     def medians(self) -> list[str]:
-        """CPU and wall seconds of a round without evaluations, or of any where all have them."""
+        """Median CPU and wall seconds of rounds without evaluation, or of all rounds if every one has it."""
         plain = [each for each in self.rounds if not each[-1]] or self.rounds
         return [f"{median(each[k] for each in plain):.2f}" for k in (0, 1)]
 
@@ -87,7 +87,7 @@ class Watch(NullCallback):
 def rows(
     dataset: Dataset, model: Tree, part: Part, methods: Sequence[str], rounds: int, more: Tree
 ) -> Iterator[list[str]]:
-    """The cells of one federation's row, method by method; what the frozen part computes is shared by all."""
+    """The cells of one federation's row, method by method; the frozen part's outputs are shared by all."""
     features = None
     once = "-"
     for method in methods:

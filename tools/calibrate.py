@@ -1,14 +1,14 @@
-"""How often a gain's interval is wrong: equal models and models with a known difference, over sites of many sizes.
+"""Error rates of gain intervals: equal models and models with a known difference, over sites of many sizes.
 
     python tools/calibrate.py                     # all cells, the table of docs/statistics.md
     python tools/calibrate.py --repeats 200 auroc # a look at some
     python tools/calibrate.py accuracy --cell "13 x 5" --seed 1
 
 Each repeat draws new test samples of every client of a cell and two models' answers to them, and passes them to the
-functions that ``pomona.gains`` uses. *False claims*: how often the interval excludes 0 though both models are equally
-good. *Coverage*: how often it holds the true gain, here of models of which one is better. *Power*: how often it then
-says so. Beside it the same of the usual test, which knows no site that is too small: DeLong's for AUROC, else Student's
-paired t over samples (strata: clients).
+functions that ``pomona.gains`` uses. *False claims*: how often the interval excludes 0 although both models are equally
+good. *Coverage*: how often it contains the true gain, here for models of which one is better. *Power*: how often it
+then excludes 0. Beside them the same rates of the usual test, which has no minimum size of a site: DeLong's for AUROC,
+else Student's paired t over samples (strata: clients).
 """
 
 import argparse
@@ -31,7 +31,7 @@ Draw = Callable[[np.random.Generator, int, int, float], Drawn]  # samples, event
 
 
 def right(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
-    """Each model is right on 80 %, one of five answers differs; a is right on ``better`` more."""
+    """Each model is correct on 80 %, and one in five answers differs; a is correct on ``better`` more."""
     kind = draw.random(n)
     a_only, b_only = kind < 0.1 + better / 2, kind > 0.9 + better / 2
     both = draw.random(n) < 0.875
@@ -41,21 +41,21 @@ def right(draw: np.random.Generator, n: int, _events: int, better: float) -> Dra
 
 
 def wrong_by(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
-    """Errors that are skewed and half shared."""
+    """Skewed errors, half of them shared."""
     shared, own = draw.gamma(2.0, 0.5, n), draw.gamma(1.0, 0.5, (2, n))
     truth = np.zeros((n, 1))
     return (shared + own[0] - better)[:, None], (shared + own[1])[:, None], truth
 
 
 def numbers(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
-    """Normal numbers, and predictions whose errors are half shared."""
+    """Normal numbers, and predictions with half of their errors shared."""
     truth, noise = draw.normal(size=n), draw.normal(size=(3, n))
     a, b = (truth + 0.5 * noise[0] + (0.5 - less) * noise[k] for k, less in ((1, better), (2, 0.0)))
     return a[:, None], b[:, None], truth[:, None]
 
 
 def ranked(draw: np.random.Generator, n: int, events: int, better: float) -> Drawn:
-    """Normal scores that events raise, with half of the noise shared."""
+    """Normal scores, higher for events, with half of the noise shared."""
     y = (np.arange(n) < events).astype(np.int64)
     noise = draw.normal(size=(3, n))
     scores = [(1.0 + more) * y + 0.7 * noise[0] + 0.7 * noise[k] for k, more in ((1, better), (2, 0.0))]
@@ -64,7 +64,7 @@ def ranked(draw: np.random.Generator, n: int, events: int, better: float) -> Dra
 
 
 def timed(draw: np.random.Generator, n: int, events: int, better: float) -> Drawn:
-    """A hazard that a sample's risk multiplies; which ``events`` times are seen is chance."""
+    """A hazard multiplied by a sample's risk; ``events`` of the times are observed, at random."""
     risk, noise = draw.normal(size=n), draw.normal(size=(3, n))
     time = draw.exponential(size=n) * np.exp(-risk)
     seen = np.zeros(n)
@@ -75,7 +75,7 @@ def timed(draw: np.random.Generator, n: int, events: int, better: float) -> Draw
 
 
 def masked(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
-    """Pixels of a region truly claimed, falsely claimed and missed, of images that are hard or easy for both."""
+    """Pixels of a region found, falsely found and missed, in images that are easy or hard for both models."""
     ease, size = draw.beta(8, 2, n), draw.integers(50, 500, n)
     counts = []
     for more in (better, 0.0):
@@ -88,7 +88,7 @@ def masked(draw: np.random.Generator, n: int, _events: int, better: float) -> Dr
 def seeded(name: str, draw: np.random.Generator, n: int, events: int, shifts: np.ndarray) -> list[Drawn]:
     """Accuracy or AUROC of two models of several seeds (S, 2), the better the higher their shift.
 
-    The scores' noise is shared in equal parts by all, by a model's seeds, and by none.
+    A third of the scores' noise is common to all, a third to a model's seeds, and a third independent.
     """
     y = (np.arange(n) < events).astype(np.int64)
     both, own = draw.normal(size=(2, n)), draw.normal(size=(len(shifts), 2, n))
@@ -134,7 +134,7 @@ SEEDED = {  # numbers of seeds, and clients
 
 @dataclass(frozen=True)
 class Rates:
-    """Of a cell: shares of the repeats, of the product's interval and of the usual test's."""
+    """A cell's rates: shares of the repeats, for the product's interval and for the usual test."""
 
     false: float
     coverage: float
@@ -146,7 +146,7 @@ class Rates:
 def once(
     name: str, sizes: Sequence[tuple[int, int]], better: float, draw: np.random.Generator, seeds: int = 1
 ) -> list[Evidence]:
-    """New test samples of all clients, and of more than one seed new models."""
+    """New test samples of all clients and, with more than one seed, new models."""
     task, made, _ = METRIC[name]
     if seeds > 1:
         shifts = draw.normal([SHIFT * bool(better), 0], SPREAD, (seeds, 2))
@@ -158,7 +158,7 @@ def once(
 
 
 def usual(known: Sequence[Evidence]) -> bool:
-    """Whether the usual test claims a difference: clients are strata, what shows no variance has none."""
+    """Whether the usual test claims a difference: clients are strata, and strata of one sample add no variance."""
     k = len(known)
     parts = [part for one in known for part in one.strata or ((),)]
     variance = sum(np.var(part, ddof=1) / len(part) for part in parts if len(part) > 1) / k**2

@@ -1,11 +1,11 @@
-"""Show that a change of the code changes no number: small runs with two trees, and what they wrote side by side.
+"""Show that a code change changes no number: small runs with two trees, and a comparison of their output.
 
     python tools/same_results.py BASE [--out DIR] [--only NAME ...] [--hashes FILE]
 
-BASE is a git revision, or a file that ``--hashes`` wrote before. Both trees are used by their command line alone
-(``small_runs.py``), so that modules may be renamed at will. Tensors, events, tables and settings are compared to the
-last bit; seconds, times, versions, paths, process ids and hashes of files that hold these are not, nor are pictures and
-pages. Equal numbers are to be expected on one machine with one set of libraries only.
+BASE is a git revision, or a file written by ``--hashes``. Both trees are used only through their command line
+(``small_runs.py``), so that modules may be renamed freely. Tensors, events, tables and settings are compared to the
+last bit; seconds, times, versions, paths, process ids and hashes of files that contain these are not, nor are pictures
+and pages. Equal numbers can be expected only on one machine with one set of libraries.
 
 Exit code 0: all the same; 1: something differs; 2: the runs themselves fail.
 """
@@ -52,7 +52,7 @@ Outcome = dict[str, str]
 
 
 def leaves(value: Any, at: str) -> Iterator[tuple[str, str]]:
-    """Everything in nested JSON but what is volatile, by its place; JSON in a text counts as nested."""
+    """All non-volatile values in nested JSON, by path; JSON inside a string counts as nested."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         with suppress(ValueError):
             value = json.loads(value)
@@ -69,7 +69,7 @@ def leaves(value: Any, at: str) -> Iterator[tuple[str, str]]:
 
 
 def tensors(data: bytes, at: str) -> Iterator[tuple[str, str]]:
-    """The tensors and notes of a safetensors file; the format is read here, since NumPy knows no bfloat16."""
+    """The tensors and notes of a safetensors file; parsed here, since NumPy has no bfloat16."""
     begin = 8 + int.from_bytes(data[:8], "little")
     header: dict[str, Any] = json.loads(data[8:begin])
     yield from leaves(header.pop("__metadata__", None), f"{at} note")
@@ -90,7 +90,7 @@ def _array(dtype: str, shape: Any, data: bytes) -> str:
 
 
 def read(path: Path, at: str) -> Iterator[tuple[str, str]]:
-    """What stands in one file, by its kind; nothing for kinds that hold no numbers of their own."""
+    """Numbers of one file, by its kind; empty for kinds without numbers of their own."""
     data = path.read_bytes()
     match path.suffix:
         case ".json":
@@ -110,7 +110,7 @@ def read(path: Path, at: str) -> Iterator[tuple[str, str]]:
 
 
 def outcome(folder: Path, kept: tuple[str, ...] = ("**/*",)) -> Outcome:
-    """What the files of a folder hold, whatever the folder is called, file by file in the order of their names."""
+    """The content of a folder's files in the order of their names, independent of the folder's own name."""
     found: Outcome = {}
     for path in sorted({p for pattern in kept for p in folder.glob(pattern) if p.is_file()}):
         at = HASH.sub("", path.relative_to(folder).as_posix())
@@ -121,7 +121,7 @@ def outcome(folder: Path, kept: tuple[str, ...] = ("**/*",)) -> Outcome:
 
 
 def difference(base: Mapping[str, str], present: Mapping[str, str]) -> str:
-    """How many values of two outcomes differ, and the first of them; empty if none does."""
+    """The number of values that differ between two outcomes, and the first of them; empty if none does."""
     everywhere = {**base, **present}
     places = [k for k in everywhere if base.get(k) != present.get(k)]
     if not places:
@@ -136,14 +136,14 @@ def digest(found: Outcome) -> str:
 
 
 def pomona(source: Path, command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Give a command to the tree whose packages lie in ``source``."""
+    """Run a command with the tree whose packages are in ``source``."""
     env = {**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "pomona", *shlex.split(command)]
     return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
 def execute(run: Run, source: Path, folder: Path) -> Outcome:
-    """What a small run with one tree writes; a single value under ``FAILED`` if one of its commands fails."""
+    """Output of a small run with one tree; a single value under ``FAILED`` if one of its commands fails."""
     folder.mkdir(parents=True)
     for name, text in run.files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -160,7 +160,7 @@ def execute(run: Run, source: Path, folder: Path) -> Outcome:
 
 
 def snapshot(revision: str | None, folder: Path) -> Path:
-    """The packages of a git revision, or as they lie here at this moment; ``src`` in the folder."""
+    """The packages of a git revision, or of the working tree; ``src`` in the folder."""
     if revision is None:
         shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     else:
@@ -172,7 +172,7 @@ def snapshot(revision: str | None, folder: Path) -> Path:
 
 
 def judge(run: Run, sources: Mapping[str, Path], told: Mapping[str, str] | None, out: Path) -> tuple[int, str, str]:
-    """Execute a run with each tree: its exit code, the line that is printed, the hash of what is here."""
+    """Run with each tree: returns exit code, output line, and the hash of the working tree's outcome."""
     found = {side: execute(run, source, out / side / run.name) for side, source in sources.items()}
     present = found["present"]
     own = digest(present)
@@ -189,7 +189,7 @@ def judge(run: Run, sources: Mapping[str, Path], told: Mapping[str, str] | None,
 
 
 def main() -> int:
-    """Execute, compare, and say so. Returns the exit code."""
+    """Run, compare, and report. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", nargs="?", help="revision or file of hashes to compare with; none: with --hashes only")
     parser.add_argument("--out", type=Path, help="folder that keeps what the runs write; new")

@@ -11,7 +11,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def complexity(function: Function) -> int:
-    """Return McCabe's number: 1, and 1 for each branch and each further operand of a boolean expression."""
+    """Return McCabe's number: 1, plus 1 for each branch and each further operand of a boolean expression."""
     nodes = list(ast.walk(function))
     operands = sum(len(node.values) - 1 for node in nodes if isinstance(node, ast.BoolOp))
     return 1 + operands + sum(isinstance(node, BRANCHES) for node in nodes)
@@ -29,7 +29,7 @@ def code_lines(text: str) -> int:
 
 
 def main(root: Path) -> None:
-    """Print a line for each folder, and one for all."""
+    """Print a line for each folder, and a total."""
     lines: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     counts: dict[str, list[int]] = {}

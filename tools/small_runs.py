@@ -1,7 +1,7 @@
-"""The small runs that ``same_results.py`` repeats: the one place that knows the command line.
+"""The small runs that ``same_results.py`` repeats; the only module there that knows the command line.
 
-A run is a folder with a few files and the ``pomona`` commands that are given in it, one after the other. What a command
-with ``--json`` prints counts as well as what it writes.
+A run is a folder with a few files and the ``pomona`` commands executed in it, one after the other. The output of a
+command with ``--json`` counts as well as its files.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,10 +25,10 @@ class Run:
     """One small run.
 
     Attributes:
-        name: what ``--only`` calls it.
+        name: as for ``--only``.
         commands: words after ``pomona``, as a shell reads them.
-        files: text files that are there before, by name.
-        kept: patterns of the files that are compared; the others are known to differ.
+        files: initial text files, by name.
+        kept: patterns of the compared files; others are known to differ.
     """
 
     name: str
@@ -123,7 +123,7 @@ name = "south"
 
 
 def _table(head: str, row: str) -> str:
-    """A CSV of 120 lines; ``row`` is a format with two numbers a, b and the line's number k."""
+    """A CSV of 120 lines; ``row`` is a format with two numbers a, b and the line number k."""
     lines = (row.format(a=k * 7 % 61, b=k * 13 % 29, k=k, odd=k % 2, high=int(k * 7 % 61 > 30)) for k in range(120))
     return "\n".join([head, *lines]) + "\n"
 

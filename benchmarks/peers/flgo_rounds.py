@@ -18,7 +18,7 @@ from task import AT_ONCE, Task, arguments
 
 
 class Server(fedbase.BasicServer):
-    """FLGo's, whose rounds wait for their turn."""
+    """FLGo's server, whose rounds wait for their turn."""
 
     def iterate(self) -> Any:
         """One round."""
@@ -27,11 +27,11 @@ class Server(fedbase.BasicServer):
 
 
 class Client(fedbase.BasicClient):
-    """FLGo's."""
+    """FLGo's client."""
 
 
 class Logger(SimpleLogger):
-    """FLGo's simple one, which evaluates the global model on all test data."""
+    """FLGo's simple logger, which evaluates the global model on all test data."""
 
     def log_once(self, *args: Any, **kwargs: Any) -> None:
         """Evaluate."""

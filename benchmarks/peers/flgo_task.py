@@ -1,4 +1,4 @@
-"""The task as FLGo wants its benchmarks: a module with data, network and calculator."""
+"""The task in FLGo's benchmark format: a module with data, network and calculator."""
 
 import sys
 from typing import Any
@@ -26,10 +26,10 @@ class Model(FModule):  # type: ignore[misc]
 
 
 class TaskPipe(FromDatasetPipe):  # type: ignore[misc]
-    """Who holds which rows is in the folder; the data are in memory."""
+    """Client rows from the folder; the data are in memory."""
 
     class TaskDataset(Subset[Any]):
-        """A client's samples: FLGo's own class of this name is one that PyTorch no longer accepts."""
+        """A client's samples, as PyTorch no longer accepts FLGo's own class of this name."""
 
         def __init__(self, dataset: Any, indices: list[int], *_: Any) -> None:
             super().__init__(dataset, indices)
@@ -39,7 +39,7 @@ class TaskPipe(FromDatasetPipe):  # type: ignore[misc]
 
 
 def load(task: Task) -> None:
-    """Make the data of a task those of this module; FLGo asks for a module ``core`` in it."""
+    """Set this module's data to a task's; FLGo expects a module ``core`` in it."""
     globals().update(
         given=task, train_data=TensorDataset(*task.joined("train")), test_data=TensorDataset(*task.joined("test"))
     )
@@ -53,7 +53,7 @@ def init_global_module(owner: Any) -> None:
 
 
 def init_local_module(owner: Any) -> None:
-    """Clients get theirs from the server."""
+    """Do nothing: clients get their models from the server."""
 
 
 given: Any = None

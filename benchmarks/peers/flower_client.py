@@ -15,7 +15,7 @@ app = ClientApp()
 
 @cache
 def task_at(folder: str, threads: int) -> Task:
-    """The task; once in each actor, whose threads are set."""
+    """The task, loaded once in each actor, with its threads set."""
     torch.set_num_threads(threads)
     return Task(Path(folder))
 

@@ -21,7 +21,7 @@ TASK = Task(GIVEN.folder.absolute())
 
 @server.main()
 def main(grid: Any, context: Any) -> None:
-    """All rounds, and one more, which never gets its turn."""
+    """Run all rounds, and one more, which never gets its turn."""
     n, test = TASK.settings["clients"], TASK.joined("test")
     torch.set_num_threads(GIVEN.processes * GIVEN.threads)  # the actors are idle while it evaluates
 

@@ -27,7 +27,7 @@ MOMENTS = {"fedala": ("pre_fit", 1), "fedamp": ("pre_fit", 1), "ditto": ("post_f
 
 
 class Split:
-    """What fluke asks a splitter for: the clients' data and the server's."""
+    """A splitter for fluke: the clients' data and the server's."""
 
     num_classes = CLASSES
 
@@ -46,22 +46,22 @@ class Split:
 
 
 class Watch(FederationObserver, ServerObserver, ClientObserver):
-    """Begins each round and tells what was evaluated."""
+    """Starts each round and reports its evaluations."""
 
     def __init__(self, task: Task, before: int) -> None:
         self.task, self.before = task, before
 
     def start_round(self, round: int, **_: Any) -> None:  # noqa: A002 - fluke's name
-        """A round is about to begin."""
+        """Called before a round."""
         turns.begin(round)
 
     def server_evaluation(self, round: int, eval_type: str, evals: Any, **_: Any) -> None:  # noqa: A002
-        """The global model was evaluated after the round."""
+        """Called after the global model was evaluated in a round."""
         if eval_type == "global":
             turns.tell(round, evals["accuracy"], sum(len(self.task.rows[f"test_{i}"]) for i in range(self.clients)))
 
     def client_evaluation(self, round: int, client_id: int, evals: Any, **_: Any) -> None:  # noqa: A002
-        """A client's model was evaluated."""
+        """Called after a client's model was evaluated."""
         if round > 0:
             turns.tell(round - self.before, evals["accuracy"], len(self.task.rows[f"test_{client_id}"]))
 
@@ -72,7 +72,7 @@ class Watch(FederationObserver, ServerObserver, ClientObserver):
 
 
 def parameters(task: Task, method: str) -> Any:
-    """Settings in fluke's words."""
+    """Settings in fluke's format."""
     s, known = task.settings, METHODS[method]
     lr, epochs = s["lr"], s["local_epochs"]
     own = {

@@ -1,4 +1,4 @@
-"""A client of NVFlare's simulator; ``nvflare_rounds.py`` says how it is run."""
+"""A client of NVFlare's simulator; see ``nvflare_rounds.py``."""
 
 import nvflare.client as flare
 import torch

@@ -32,7 +32,7 @@ LEADS = os.environ.get("RANK", "0") == "0"
 
 
 class Net(Cnn):
-    """The network with the two methods that pfl asks for."""
+    """The network with the two methods that pfl requires."""
 
     def loss(self, x: Tensor, y: Tensor, eval: bool = False) -> Tensor:  # noqa: A002 - pfl's name
         """Mean cross-entropy."""
@@ -50,7 +50,7 @@ class Evaluated(CentralEvaluationCallback):
     """Evaluation on all test data after every round, divided among the processes; then the next round."""
 
     def after_central_iteration(self, _: Any, model: Any, *, central_iteration: int) -> Any:
-        """A round is over."""
+        """Called after a round."""
         _, metrics = self._eval(model)
         if LEADS:
             turns.tell(central_iteration + 1, metrics[NAME].overall_value, self.samples)

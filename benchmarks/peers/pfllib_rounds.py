@@ -29,7 +29,7 @@ SERVERS = {
 
 
 def files(task: Task) -> Path:
-    """Write the task as PFLlib's data sets are; returns the folder to work in, as its programs work in ``system``."""
+    """Write the task as a PFLlib data set; returns the working folder, like the folder ``system`` of its programs."""
     root = task.folder / "pfllib"
     for split in ("train", "test"):
         folder = root / "dataset" / DATA / split
@@ -42,7 +42,7 @@ def files(task: Task) -> Path:
 
 
 def settings(task: Task, method: str, rounds: int) -> Namespace:
-    """What its command line would hand on."""
+    """Settings as PFLlib's command line would set them."""
     s, of = task.settings, METHODS
     general = {
         "model": task.start(Cnn()),
@@ -78,7 +78,7 @@ def settings(task: Task, method: str, rounds: int) -> Namespace:
 
 
 def turned(server: Any, samples: int, test_alone: bool) -> Any:
-    """A server class whose rounds wait for their turn; a round begins with the choice of its clients."""
+    """A server class whose rounds wait for their turn; a round begins with the selection of its clients."""
 
     class Turned(server):  # type: ignore[misc]
         def select_clients(self) -> Any:

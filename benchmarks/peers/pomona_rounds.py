@@ -22,7 +22,7 @@ from rounds import Rounds
 
 
 def method(name: str) -> Tree:
-    """A method's settings in Pomona's words."""
+    """A method's settings for Pomona."""
     known = METHODS[name]
     match name:
         case "fedala":

@@ -1,4 +1,4 @@
-"""Environments for the simulators of others, one each, never Pomona's own: python benchmarks/peers/set_up.py [NAME ...]
+"""Environments for other simulators, separate from Pomona's: python benchmarks/peers/set_up.py [NAME ...]
 
 Each goes to ``.venv/peers/NAME`` (PEERS_FOLDER names another place than ``.venv/peers``), with the versions in
 ``NAME.txt`` beside this file. PFLlib is not on PyPI: its repository is cloned into the folder ``PFLlib`` of its
@@ -20,23 +20,23 @@ NAMES = tuple(sorted(path.stem for path in HERE.glob("*.txt")))
 
 
 def python(name: str) -> Path:
-    """The interpreter of an environment, whether there is one or not."""
+    """The interpreter of an environment, existing or not."""
     return FOLDER / name / "bin" / "python"
 
 
 def checkout() -> Path:
-    """Where PFLlib lies."""
+    """Path of PFLlib's checkout."""
     return FOLDER / "pfllib" / "PFLlib"
 
 
 def missing(name: str) -> str:
-    """How to make an environment that is not there; empty if it is."""
+    """How to create a missing environment; empty if it exists."""
     there = (FOLDER / name / "ready").exists()
     return "" if there else f"{name} is not set up: python benchmarks/peers/set_up.py {name}"
 
 
 def set_up(name: str) -> None:
-    """Make an environment, or bring it up to date."""
+    """Create an environment, or update it."""
     folder = FOLDER / name
     done = folder / "ready"
     done.unlink(missing_ok=True)

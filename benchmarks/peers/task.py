@@ -1,4 +1,4 @@
-"""The task that all simulators get: a folder with the samples, who holds which, the first weights and the settings.
+"""The task of all simulators: a folder with samples, their assignment to clients, first weights and settings.
 
     images.npy  (N, 28, 28, 1) uint8      labels.npy  (N,) int64
     rows.npz    train_0, test_0, train_1, ...: rows of each client; weights_0, ...: the network's parameters in
@@ -50,7 +50,7 @@ class Cnn(nn.Sequential):
 
 @dataclass(frozen=True)
 class Task:
-    """What ``write`` has left in a folder."""
+    """A task in a folder, as written by ``write``."""
 
     folder: Path
 
@@ -103,7 +103,7 @@ class Task:
 def write(
     folder: Path, images: np.ndarray, labels: np.ndarray, rows: Mapping[str, np.ndarray], settings: Mapping[str, Any]
 ) -> Task:
-    """Write a task; the arguments as at the top of this file."""
+    """Write a task; the arguments are described at the top of this file."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "images.npy", images)
     np.save(folder / "labels.npy", labels)
@@ -113,7 +113,7 @@ def write(
 
 
 def train(network: nn.Module, x: Tensor, y: Tensor, settings: Mapping[str, Any]) -> None:
-    """Local epochs of plain SGD, for frameworks that leave training to their users."""
+    """Local epochs of plain SGD, for frameworks without their own training."""
     network.train()
     optimizer = torch.optim.SGD(network.parameters(), settings["lr"])
     for _ in range(settings["local_epochs"]):
@@ -125,13 +125,13 @@ def train(network: nn.Module, x: Tensor, y: Tensor, settings: Mapping[str, Any])
 
 @torch.no_grad()
 def right(network: nn.Module, x: Tensor, y: Tensor) -> int:
-    """How many samples a network classifies correctly."""
+    """Number of samples that a network classifies correctly."""
     network.eval()
     return sum(int((network(a).argmax(1) == b).sum()) for a, b in zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True))
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """What every script is called with: ``task method rounds [--threads 2] [--processes 1] [--engine torch] ...``."""
+    """Arguments of every script: ``task method rounds [--threads 2] [--processes 1] [--engine torch] ...``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("method", choices=METHODS)

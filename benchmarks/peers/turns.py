@@ -1,10 +1,10 @@
 """Rounds that wait for their turn, in any process of any framework. Standard library only.
 
-A script calls ``begin(n)`` wherever its framework is about to begin round n, and ``tell`` with what it found out about
-accuracy. Under ``named_peers.py`` the folder that PEERS_TURNS names holds files: ``asked-n`` says that round n could
-begin and therefore that round n - 1 is over, ``go-n`` that it may, ``scores.jsonl`` what was told. Threads and child
-processes see files alike, which is all that the frameworks have in common. Without PEERS_TURNS nothing waits, and what
-is told is printed.
+A script calls ``begin(n)`` when its framework is about to begin round n, and ``tell`` with accuracies. Under
+``named_peers.py`` the folder named by PEERS_TURNS contains files: ``asked-n`` means that round n could begin and
+therefore that round n - 1 is over, ``go-n`` that it may begin, and ``scores.jsonl`` has the reported accuracies.
+Threads and child processes all see files, the only thing that the frameworks have in common. Without PEERS_TURNS
+nothing waits, and accuracies are printed.
 """
 
 import json
@@ -17,7 +17,7 @@ PAUSE = 0.005  # seconds between two looks
 
 
 def begin(number: int) -> None:
-    """Say that round ``number`` (from 1) could begin; return when it may."""
+    """Announce that round ``number`` (from 1) could begin; return when it may."""
     if FOLDER not in os.environ:
         return
     folder = Path(os.environ[FOLDER])
@@ -27,7 +27,7 @@ def begin(number: int) -> None:
 
 
 def tell(trained: int, accuracy: float, samples: int) -> None:
-    """Tell the test accuracy of a model, or of one client's, after ``trained`` rounds of training, over ``samples``."""
+    """Report the test accuracy of a model, or of one client's, after ``trained`` training rounds, on ``samples``."""
     line = json.dumps({"trained": trained, "right": accuracy * samples, "samples": samples})
     if FOLDER not in os.environ:
         print(line, flush=True)

@@ -1,1 +1,1 @@
-"""Federations of others to measure beside; ``deployment_peers.py`` runs them."""
+"""Other federations for comparison, run by ``deployment_peers.py``."""

@@ -1,4 +1,4 @@
-"""A federation of plain Flower whose silos do nothing: its own commands, TLS, node keys, default isolation.
+"""A plain Flower federation whose silos do nothing: its own commands, TLS, node keys, default isolation.
 
 The keys and certificates are those of a kit that Pomona provisions; nothing else of Pomona runs.
 """
@@ -71,7 +71,7 @@ def main(grid, context):
 
 
 def app(folder: Path, **other: str) -> bytes:
-    """The bundle of the app that does nothing; ``other``: the text of modules in place of its own."""
+    """The bundle of the no-op app; ``other``: the text of modules to replace its own."""
     for name, text in {**APP, **{f"noop/{name}.py": text for name, text in other.items()}}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,13 +95,13 @@ def processes(folder: Path) -> Iterator["Processes"]:
 
 
 class Processes:
-    """What was started, each with a log in a folder."""
+    """Started processes, each with a log in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.all = folder, list[subprocess.Popen[bytes]]()
 
     def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a command in a session of its own, with a home of its own for Flower."""
+        """Start a command in its own session, with its own home for Flower."""
         home = self.folder / f"home-{name}"
         home.mkdir()
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -111,7 +111,7 @@ class Processes:
 
 
 def kits(folder: Path, silos: int) -> tuple[Path, str]:
-    """Keys and certificates for so many silos, and the address of their server."""
+    """Keys and certificates for this many silos, and the address of their server."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     federation = {
         "name": "noop",
@@ -127,7 +127,7 @@ def kits(folder: Path, silos: int) -> tuple[Path, str]:
 
 
 def connected(address: str, ca: Path) -> SuperLinkClient:
-    """A connection to a SuperLink once it answers."""
+    """A connection to a SuperLink, once it answers."""
     limit = time.monotonic() + LIMIT
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A silo of NVFlare that sends back what it gets; the first one notes when that was. Run by NVFlare."""
+"""An NVFlare silo that sends back what it gets; the first one records the time. Run by NVFlare."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Anchored: the checks of every method, its equation by hand, and the limit in which it is FedAvg."""
+"""Anchored: the checks of every method, its equation by hand, and its FedAvg limit."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from pomona.testing import Federation, a_round, conformance, quadratics
 
 @pytest.mark.parametrize("check", conformance(Anchored()), ids=str)
 def test_conformance(check):
-    """What Pomona asks of every method."""
+    """The checks that Pomona requires of every method."""
     check()
 
 
@@ -27,7 +27,7 @@ def test_a_step_by_hand():
 
 
 def test_without_mu_it_is_fedavg_to_the_bit():
-    """The limit in which the method becomes another one."""
+    """The limit in which the method becomes FedAvg."""
     both = (Anchored(mu=0), METHODS["fedavg"]())
     runs = [Federation(settings.method(), quadratics(3, samples=4)) for settings in both]
     for number in (1, 2, 3):

@@ -1,1 +1,1 @@
-"""A method for Pomona; it stands in ``my_method.method``."""
+"""A method for Pomona, defined in ``my_method.method``."""
