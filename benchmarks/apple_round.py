@@ -2,7 +2,7 @@
 
     python benchmarks/apple_round.py [--quick] [key=value ...]
 
-LeNet 20-50-500, batch 256, 12 clients, noise images. Each turn runs one training round of either method on the same
+LeNet 20-50-500, batch 256, 12 clients, noise images. Each turn runs one training round of each method on the same
 clients' data. No evaluation.
 """
 

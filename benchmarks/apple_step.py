@@ -3,9 +3,9 @@
     python benchmarks/apple_step.py [--quick] [key=value ...]
 
 LeNet 20-50-500, batch 256, 12 clients, momentum 0.9, images of noise, one thread. Both get the batch's images from
-their own resident data, and take the same step (the first losses are compared). Seconds are the processor's. With
-``engine=torch`` or ``precision=fp32`` that alone is measured; without, the native engine takes its turn too where it
-is installed, and so does bf16 where the processor knows it.
+their own resident data, and take the same step (the first losses are compared). Seconds are processor seconds.
+``engine=torch`` or ``precision=fp32`` measures only that; by default the native engine, if installed, and bf16, if the
+processor supports it, take turns too.
 """
 
 from collections.abc import Callable

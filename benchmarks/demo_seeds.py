@@ -2,8 +2,8 @@
 
     python benchmarks/demo_seeds.py [--quick] [key=value ...]
 
-Prints, a method a row, mean and standard deviation over seeds of the mean client test accuracy (judged model of each
-method; in the last round, and in the round best on validation), the same on validation, and for APPLE the mean
+Prints, one row per method, mean and standard deviation over seeds of the mean client test accuracy (headline model of
+each method; in the last and the best validation round), the same on validation, and for APPLE the mean
 directed relationship of clients in one group and in different groups, without the own core.
 """
 

@@ -2,16 +2,15 @@
 
     python benchmarks/deployment.py [--quick] [CASE ...]
 
-Each case is a rehearsal (``pomona deploy rehearse``): a SuperLink and a SuperNode a silo, TLS and keys on, then the
-simulator on the same files, whose seconds a round stand beside. Images of noise, 17 training images a silo, one local
-epoch: what is measured is the exchange, not the training. The silos share this machine's cores, each message starts a
-process there, and every process imports PyTorch: seconds are upper bounds for silos on machines of their own. Bytes are
-those of messages as sent, without HTTP's and Flower's own; beside them what the method's formula says. The first
-round is apart: all silos start from one model, which travels once. "memory" is the largest resident set that a
-process of a kind was seen with, five times a second, shared pages included. CASE: names as in the first column; all of
-them without one.
+Each case is a rehearsal (``pomona deploy rehearse``): a SuperLink and one SuperNode per silo, with TLS and keys, then
+the simulator on the same files, with its seconds per round beside. Images of noise, 17 training images per silo, one
+local epoch: this measures the exchange, not the training. The silos share this machine's cores, each message starts a
+process, and every process imports PyTorch: seconds are upper bounds for silos on separate machines. Bytes are those of
+messages as sent, without the overhead of HTTP and Flower, beside the method's formula. The first round is separate: all
+silos start from one model, which is sent once. "memory" is the largest resident set of a process of each kind, sampled
+five times a second, shared pages included. CASE: names as in the first column; all cases by default.
 
-The last table is arithmetic from shapes, with no run behind it.
+The last table is computed from shapes, without a run.
 """
 
 import sys

@@ -2,20 +2,20 @@
 
     python benchmarks/deployment_peers.py [--quick] [nvflare=PYTHON] [turns=3] [silos=4]
 
-The candidates take turns, each time from nothing: "ready s" is from the first process to the begin of the first round,
+The candidates take turns, each from a cold start: "ready s" is from the first process to the start of the first round,
 "round s" the median of the rounds after the first. Each sends one row of 610 numbers to every silo and back:
 
 - pomona: ``pomona deploy rehearse``'s federation, APPLE with M = 1 on a small network, TLS and node keys; it trains on
-  17 images, evaluates, signs, checks, writes a checkpoint, as always. "resume s": the server is stopped by Ctrl-C after
+  17 images, evaluates, signs, checks, writes a checkpoint, as usual. "resume s": the server is stopped by Ctrl-C after
   half of the rounds; from `pomona server resume` until the next round is committed, the silos having stayed.
-- flower: SuperLink, SuperNodes and an app that sends back what it gets (``peers_deployment/flower_noop.py``), TLS and
+- flower: SuperLink, SuperNodes and an app that echoes its input (``peers_deployment/flower_noop.py``), TLS and
   node keys, default isolation: a process a message.
 - nvflare: its proof-of-concept mode with a client that sends back what it gets (``peers_deployment/nvflare_job.py``),
   mutual TLS, FedAvg; only where PYTHON is the interpreter of an environment that has it, made by
 
     python -m venv FOLDER && FOLDER/bin/pip install nvflare==2.9.0
 
-All share this machine's cores: seconds are upper bounds for silos with machines of their own.
+All share this machine's cores: seconds are upper bounds for silos on separate machines.
 """
 
 import json

@@ -5,9 +5,9 @@
 MNIST pooled and split anew (a quarter for testing), Dirichlet(0.1), 20 clients, batch 10, one local epoch, the network
 ``cnn`` (582,026 parameters), the global model evaluated on all test data in each round: the set-up in which users of
 the published simulators report their seconds. Images of noise stand in for MNIST where POMONA_DATA is not set. The
-reference runs in two processes of one thread: the same code in one process with two threads is slower. With
-``precision=fp32`` that alone is measured, without it bf16 takes its turn too; and so with ``engine=torch`` and the
-native engine, where it is installed.
+reference runs in two processes of one thread: the same code in one process with two threads is slower.
+``precision=fp32`` or ``engine=torch`` measures only that; by default bf16 and the native engine, if installed, take
+turns too.
 """
 
 import os

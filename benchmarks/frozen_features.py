@@ -2,9 +2,9 @@
 
     python benchmarks/frozen_features.py [--quick] [key=value ...]
 
-ResNet-18 on noise of CIFAR-10's size, FedAvg and APPLE, one process, one thread, no evaluation. The four ways of each
-method take turns; "CPU s" is this process's own time, which other load disturbs less. The features are computed before
-the first round, once: "s features". Bytes are those of all clients in a round.
+ResNet-18 on noise of CIFAR-10's size, FedAvg and APPLE, one process, one thread, no evaluation. The four variants of
+each method take turns; "CPU s" is this process's own time, which other load affects less. The features are computed
+once, before the first round: "s features". Bytes are those of all clients in a round.
 """
 
 from dataclasses import dataclass

@@ -2,12 +2,12 @@
 
     python benchmarks/growth.py [--quick] [key=value ...]
 
-Clients: FedAvg and APPLE (M = 5) at batch 32, the same number of training images in all, spread over ever more
+Clients: FedAvg and APPLE (M = 5) at batch 32, the same total number of training images, spread over more and more
 clients; again with a network so small that 500 clients' copies of 500 cores fit into memory. Parameters: the same two
-with ever wider hidden layers. M: APPLE under ever larger budgets. One process with one thread, images of noise, no
-evaluation; within a table all take turns. The growth is the ratio of medians to the method's first line. What would
-keep more bytes than a third of the free memory is not run, and says so: "kept" is the most that the clients keep from
-round to round, all together. What each of some clients keeps, and how its bytes grow: ``kept_copies.py``.
+with wider and wider hidden layers. M: APPLE under larger and larger budgets. One process with one thread, images of
+noise, no evaluation; within a table all take turns. The growth is the ratio of medians to the method's first line.
+Cases that would keep more bytes than a third of the free memory are skipped with a note: "kept" is the largest total
+that the clients keep from round to round. For the copies of single clients and their growth see ``kept_copies.py``.
 """
 
 from dataclasses import dataclass, replace

@@ -2,11 +2,11 @@
 
     python benchmarks/kept_copies.py [--quick] [key=value ...]
 
-Versions: after R rounds of N clients that download M cores a round each, how many different cores somebody keeps a copy
-of, over the N x N copies. Requests are drawn by the method's rule; nobody trains, and the relationships stay at p_0.
-Rounds: M = 5, batch 32, the same number of training images in all, spread over ever more clients; one process with one
-thread, images of noise, no evaluation. Processor seconds are those of the last of some rounds; "a step" counts what a
-client does once a round too. The bank's bytes are those of its rows, each once.
+Versions: after R rounds of N clients that download M cores each per round, the number of distinct cores kept as copies,
+over the N x N copies. Requests are drawn by the method's rule; no client trains, and the relationships stay at p_0.
+Rounds: M = 5, batch 32, the same total number of training images, spread over more and more clients; one process with
+one thread, images of noise, no evaluation. Processor seconds are those of the last of several rounds; "a step" includes
+a client's work once per round. The bank's bytes are those of its rows, each counted once.
 """
 
 from dataclasses import dataclass

@@ -3,9 +3,9 @@
     python benchmarks/kept_data.py [--quick]
 
 A CSV of random numbers and a kit that reads it. For every message a process is forked, as the resident process does,
-which makes the silo's scenario (``own_scenario``: the data read, checked, divided into parts) and ends; "s" is from the
-fork to its end. "anew" reads the file in each, "kept" has it from the process that forks, which has read it before.
-The two take turns. "kept MB" is the arrays' size.
+which makes the silo's scenario (``own_scenario``: the data read, checked and split) and ends; "s" is from the fork to
+its end. "anew" reads the file in each process, "kept" inherits the data from the forking process. The two take turns.
+"kept MB" is the arrays' size.
 """
 
 import os

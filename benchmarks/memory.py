@@ -2,15 +2,15 @@
 
     python benchmarks/memory.py [--quick] [key=value ...]
 
-Each case is a run of its own in a fresh process tree, on images of noise, with few samples a client. The peak is that
-of PSS (proportional set size: shared pages count once), summed over all processes of the run and read from
-/proc/PID/smaps_rollup again and again; beside it the sum of each process's own high-water mark (VmHWM), which counts
-shared pages once a process and is an upper bound. "over imports" is the peak less what the command takes before it
-makes any data. "not in files" is the peak of what the system cannot write to a file of its own and take back: private
-memory, and memory shared between processes (Pss_Anon and Pss_Shmem). "server's mark" is the high-water mark of the
-process that the command starts: with two workers it is the server half, with all uplinks, and trains nobody; with one
-it is everything. "models" counts the parameters'
-bytes once for each client, "files" are those of clients' states (``state_memory``). Linux only.
+Each case is a separate run in a fresh process tree, on images of noise, with few samples per client. The peak is that
+of PSS (proportional set size: shared pages count once), summed over all processes of the run and read repeatedly from
+/proc/PID/smaps_rollup; beside it the sum of each process's own high-water mark (VmHWM), which counts shared pages once
+per process and is an upper bound. "over imports" is the peak minus the command's memory before it makes any data. "not
+in files" is the peak of memory that the system cannot write back to a file and reclaim: private memory, and memory
+shared between processes (Pss_Anon and Pss_Shmem). "server's mark" is the high-water mark of the command's first
+process: with two workers it is the server half, with all uplinks and without training; with one it is everything.
+"models" counts the parameters' bytes once per client, "files" are those of clients' states (``state_memory``). Linux
+only.
 """
 
 import json

@@ -2,11 +2,11 @@
 
     python benchmarks/methods.py [--quick] [key=value ...]
 
-Three tables: LeNet with batch 256 and the ``cnn`` with batch 10, twelve clients, for the methods that have a target;
+Three tables: LeNet with batch 256 and the ``cnn`` with batch 10, twelve clients, for the methods with a target;
 then all registered methods at a small size. Images of noise, no evaluation, no differential privacy. The cost is the
-ratio of medians, of wall time and of CPU time. FedFomo downloads five models; ALA's first stage is over before the
-first turn that counts. "one call" has all clients as rows of one call. ``key=value`` changes settings of all three:
-``engine=native`` takes the native engine where it can.
+ratio of medians, of wall time and of CPU time. FedFomo downloads five models; ALA's first stage ends before the
+first counted turn. "one call" has all clients as rows of one call. ``key=value`` changes settings of all three:
+``engine=native`` uses the native engine where possible.
 """
 
 from dataclasses import dataclass

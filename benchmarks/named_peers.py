@@ -4,17 +4,17 @@
 
 The task is that of ``fedavg_round.py``: MNIST pooled and split anew, Dirichlet(0.1), 20 clients, batch 10, one local
 epoch, the network ``cnn`` (582,026 parameters), from the same first weights, all test data evaluated in every round. It
-is prepared before anything is measured, and lies in a folder that all read (``peers/task.py``). Images of noise stand
-in for MNIST where POMONA_DATA is not set.
+is prepared before any measurement, in a folder that all candidates read (``peers/task.py``). Images of noise replace
+MNIST if POMONA_DATA is not set.
 
-Every candidate is a program of its own in an environment of its own (``make peers-setup``; those that have none are
-named and left out), started before the first turn. A round begins when it is told to (``peers/turns.py``), and the
-others sleep until it is over: a first round warms up, then ``rounds`` count. Processor seconds are those of all of a
-candidate's processes. Accuracy is that of the same number of rounds of training, over all test samples; ``--`` where a
-framework does not evaluate that model.
+Every candidate is a separate program in its own environment (``make peers-setup``; candidates without one are named and
+left out), started before the first turn. A round begins on request (``peers/turns.py``), while the other candidates
+sleep: a first round warms up, then ``rounds`` count. Processor seconds are those of all of a candidate's processes.
+Accuracy is that after the same number of training rounds, over all test samples; ``--`` if a framework does not
+evaluate that model.
 
-FedAvg is measured on all images. The other methods, some of which take minutes a round elsewhere, on a quarter of them
-and for one round after the one that warms up, FedALA for two: in its second one weights are learned for many epochs.
+FedAvg is measured on all images. The other methods, some of which take minutes per round elsewhere, use a quarter of
+them and one round after the warm-up, FedALA two: in its second one weights are learned for many epochs.
 """
 
 import json

@@ -4,12 +4,12 @@
 
 One thread, images of noise, ``cnn`` and ``lenet``, batches of 10 and of 256, plain SGD (``momentum=0.9`` for another),
 and the outputs of one batch of 512 images. A step gathers the batch, computes the gradient and changes the row, as
-``methods.row_algebra.sgd`` does. Times are those of the processor, which other work on the machine disturbs less than
-those of the clock. Without the package pomona-native PyTorch's rows alone are measured.
+``methods.row_algebra.sgd`` does. Times are processor times, which other work on the machine affects less than
+wall times. Without the package pomona-native only PyTorch's rows are measured.
 
 The matrix rate is that of the fastest product found: PyTorch's of square matrices, and the native engine's in a network
 of one wide 1x1 convolution. Operations of a step are counted by PyTorch's flop counter, as if no factor were zero;
-the native engine leaves out those with a gradient that is zero behind pooling and ReLU, so that its share may be
+the native engine skips those with a gradient that is zero behind pooling and ReLU, so its share may be
 above 1.
 """
 

@@ -4,8 +4,8 @@
 
 One volume of noise with a mask for each of training, validation and test, one client. Each case is a fresh process: a
 training step of one volume, then the outputs of the test volume. "peak GB" is the process's own high-water mark after
-each of both (VmHWM); "ready GB" is the mark once the settings have been checked, for which zeros of one sample, or
-patch, pass the network. Linux only.
+each of the two (VmHWM); "ready GB" is the mark after the check of settings, for which a sample, or patch, of zeros
+passes through the network. Linux only.
 """
 
 import json

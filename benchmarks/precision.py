@@ -2,10 +2,10 @@
 
     POMONA_DATA=folder python benchmarks/precision.py [--quick] [key=value ...]
 
-MNIST and CIFAR-10 cut down, FedAvg, APPLE, Ditto and FedALA, 8 clients with Dirichlet(0.5) labels. Test accuracy of the
-model that each method is judged by, mean over clients, in the last round. ``engine=native`` for the native engine,
-``data=mnist`` for one data set alone. Where the processor has no bf16 arithmetic it is emulated: the numbers are those
-of bf16, the time is not. ``--quick`` needs no data: it takes scikit-learn's digits.
+MNIST and CIFAR-10 cut down, FedAvg, APPLE, Ditto and FedALA, 8 clients with Dirichlet(0.5) labels. Last-round test
+accuracy of each method's headline model, mean over clients. ``engine=native`` for the native engine, ``data=mnist`` for
+one data set alone. Without bf16 arithmetic in the processor it is emulated: the numbers are those of bf16, the time is
+not. ``--quick`` needs no data: it uses scikit-learn's digits.
 """
 
 import statistics

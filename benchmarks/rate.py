@@ -5,7 +5,7 @@
 One thread. Products of square matrices in fp32 and bf16, and steps of local SGD (gather the batch, gradient, update)
 of ``lenet`` and ``cnn`` on images of noise, all taking turns. Operations are counted by PyTorch's flop counter on the
 step itself: those of products and convolutions, a multiplication and an addition as two. The share of a step is its
-rate over the fastest product of the same precision. Where the processor has no bf16 arithmetic, bf16 is emulated.
+rate over the fastest product of the same precision. Without bf16 arithmetic in the processor, bf16 is emulated.
 """
 
 from collections.abc import Iterable

@@ -3,7 +3,7 @@
     python benchmarks/segmentation_step.py [--quick]
 
 The same network from the same weights, the same batches and loss (MONAI's ``DiceCELoss``), SGD with momentum, one
-client, one thread. The plain loop finds its batches as float tensors, ready in memory; Pomona gathers and normalises
+client, one thread. The plain loop has its batches in memory as float tensors; Pomona gathers and normalises
 each. The floor is the network's forward and backward pass alone, without loss and optimizer. Both evaluate the client's
 test images, Pomona in the batches of a run, and give the Dice of each. "apart" is the largest difference of a weight
 after all steps, or of a Dice; more than ``TOLERANCE`` ends the benchmark. Needs MONAI. Words: the cases to run, of

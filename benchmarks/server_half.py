@@ -2,14 +2,14 @@
 
     python benchmarks/server_half.py [--quick]
 
-The first table is one process that holds the frozen part and does what a deployment's server does of a round, but for
-messages: it runs the round loop with checkpoints (downlink as bytes, uplinks from bytes into files, admission,
-aggregation) over silos that answer with noise of the right shape and keep nothing: under a budget M each silo keeps a
-copy of all cores, N times the memory of one row, so that 100 of them do not fit beside their server. "before" is the
-process's resident memory when the loop begins, "peak" its high-water mark from then on (VmHWM, pages of files
-included), "in N d" what lies between, in rows of all silos together; "not in files" is the highest that was seen of
-what the system cannot write to a file and take back (RssAnon and RssShmem, a look every 5 ms); "s" is the last round's
-time, with that of drawing the noise. Files lie in the temporary folder (TMPDIR), which should not be in memory.
+The first table is one process that holds the frozen part and does a deployed server's part of a round, except messages:
+it runs the round loop with checkpoints (downlink as bytes, uplinks from bytes into files, admission, aggregation) over
+silos that answer with noise of the right shape and keep nothing. (Under a budget M each real silo keeps a copy of all
+cores, N times the memory of one row, so 100 of them would not fit beside their server.) "before" is the process's
+resident memory when the loop begins, "peak" its high-water mark from then on (VmHWM, pages of files included), "in N d"
+the difference in rows of all silos together; "not in files" is the largest sample of memory that the system cannot
+write to a file and reclaim (RssAnon and RssShmem, every 5 ms); "s" is the last round's time, including drawing the
+noise. Files are in the temporary folder (TMPDIR), which should not be in memory.
 
 The second table is whole runs that train, as in ``memory.py``, the silos in two worker processes that share the frozen
 part; each silo has ten images of noise for training. Linux only.

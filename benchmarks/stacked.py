@@ -3,7 +3,7 @@
     python benchmarks/stacked.py [--quick] [key=value ...]
 
 Noise images of MNIST's size, batch 10, one thread. The variants of a network take turns in one process, and are
-compared with the loop. ``device=cuda`` measures on a GPU.
+compared with the loop objective. ``device=cuda`` measures on a GPU.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,12 @@
 """Time from a command to its first work: importing the package, and the first round of the demo.
 
-Then whole commands, in seconds of a processor: help, a short run with its page, and the page alone; the run is the four
-hospitals' of the README where ``POMONA_DATA`` has them, else of digits.
+Then whole commands, in processor seconds: help, a short run with its page, and the page alone; the run is that of the
+README's four hospitals if ``POMONA_DATA`` has them, else of digits.
 
     python benchmarks/startup.py [--quick]
 
-Fresh processes that take turns. ``import pomona`` must not import PyTorch, which is checked. The demo is given a folder
-of its own; its clock stops when the first round stands in the record, and the process is ended.
+Fresh processes that take turns. ``import pomona`` must not import PyTorch, which is checked. The demo has its own
+folder; its clock stops when the first round is in the record, and the process is ended.
 """
 
 import json

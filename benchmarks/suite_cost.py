@@ -3,8 +3,8 @@
     python benchmarks/suite_cost.py [--quick] [key=value ...]
 
 Each method trains twice on images of noise as large as MNIST's, one local epoch a round, its models not evaluated and
-evaluated. A run takes the epochs of all of its rounds, and an evaluation every ``eval_every`` rounds, in proportion to
-the images; what a method fine-tunes for an evaluation is counted with that. ``engine=native`` measures that engine.
+evaluated. A run has the epochs of all of its rounds, and an evaluation every ``eval_every`` rounds, in proportion to
+the images; fine-tuning for an evaluation counts as part of it. ``engine=native`` measures that engine.
 """
 
 from dataclasses import dataclass

@@ -2,9 +2,9 @@
 
     python benchmarks/weight_learning.py [--quick] [key=value ...]
 
-A round in which all clients learn their weights for ``stage_epochs``, beside the round before it, which trains alone.
-One process with one thread, images of noise, no evaluation; the numbers of both are the same to the bit, which is
-checked. All take turns.
+A round in which all clients learn their weights for ``stage_epochs``, beside the previous round, which only trains. One
+process with one thread, images of noise, no evaluation; both give bit-identical numbers, which is checked. All take
+turns.
 """
 
 from unittest.mock import patch

@@ -3,7 +3,7 @@
     python benchmarks/workers.py [--quick] [key=value ...]
 
 FedAvg and APPLE, Dirichlet(0.1), 20 clients, batch 10, the network ``cnn``, images of noise; the received model is
-evaluated on all test data. Each process computes with one thread. That results are the same to the bit is tested.
+evaluated on all test data. Each process computes with one thread. Tests check that results are bit-identical.
 """
 
 import os

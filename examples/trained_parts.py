@@ -1,13 +1,13 @@
-"""What it costs and brings to train a part of a pretrained network: methods times parts, on one federation.
+"""Cost and benefit of training part of a pretrained network: methods times parts, on one federation.
 
     python examples/trained_parts.py --model efficientnet-lite0 --init pretrained/efficientnet-lite0.safetensors \
         --data cifar100 --rounds 8 data.train_limit=3000 data.test_limit=1200 data.resize=64
 
-Twelve clients, Dirichlet(0.3), one process, one thread, seed 0. "row": numbers that are trained; "MB down, up": of all
-clients in the last round; "CPU s" and "s": of a round, median, this process's time, which other work on the machine
-hardly changes, and wall time; of rounds without evaluation, which are all but the first and the last, and without "CPU
-s features", which are spent once; the accuracy is that of the model that the method's paper judges, on the clients'
-test samples after the last round, mean over clients. Further words are settings of all runs.
+Twelve clients, Dirichlet(0.3), one process, one thread, seed 0. "row": trained parameters; "MB down, up": all clients
+in the last round; "CPU s" and "s": median of a round, in this process's time, which other work on the machine hardly
+changes, and in wall time; for rounds without evaluation (all but the first and the last), and without "CPU s features",
+which are spent once. The accuracy is that of the model that the method's paper reports, on the clients' test samples
+after the last round, averaged over clients. Further words are settings of all runs.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 Its own servers, clients and evaluation, which reads each client's file anew for each pass, drops the last incomplete
 batch of training, and evaluates on all training data as well as on all test data. ``--test-alone`` leaves the training
-data out of evaluation, which no option of PFLlib's does.
+data out of evaluation, for which PFLlib has no option.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Pomona on the task: python pomona_rounds.py TASK METHOD ROUNDS [--processes 2] [--engine native].
 
-The rounds are those of ``pomona run``, less its evaluations of models that nobody else evaluates and its record.
+The rounds are those of ``pomona run``, without its record and its evaluations of models that no other peer evaluates.
 """
 
 import sys

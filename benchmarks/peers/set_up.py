@@ -1,10 +1,10 @@
 """Environments for other simulators, separate from Pomona's: python benchmarks/peers/set_up.py [NAME ...]
 
-Each goes to ``.venv/peers/NAME`` (PEERS_FOLDER names another place than ``.venv/peers``), with the versions in
+Each is created in ``.venv/peers/NAME`` (PEERS_FOLDER replaces ``.venv/peers``), with the versions in
 ``NAME.txt`` beside this file. PFLlib is not on PyPI: its repository is cloned into the folder ``PFLlib`` of its
-environment, at the commit below; where its public address cannot be reached, PFLLIB names a clone that can. pfl needs
-Python below 3.13: PYTHON names another one than this. Installed by uv, which is among Pomona's development tools and
-takes settings from its own variables: UV_TORCH_BACKEND=cpu saves some GB where PyTorch would come with CUDA.
+environment, at the commit below; if its public address cannot be reached, PFLLIB names a local clone. pfl needs
+Python below 3.13: PYTHON names another interpreter. Installed by uv, which is among Pomona's development tools and
+takes settings from its own variables: UV_TORCH_BACKEND=cpu saves some GB if PyTorch would come with CUDA.
 """
 
 import os

@@ -5,8 +5,8 @@
                 PyTorch's order, float32; shift and scale: the network sees (images - shift) / scale
     settings.json
 
-NumPy and PyTorch only: the environments of the others do not have Pomona. The images are mapped, so that a process that
-serves one client reads no others.
+NumPy and PyTorch only: the other environments do not have Pomona. The images are memory-mapped, so that a process that
+serves one client reads no other client's.
 """
 
 import argparse

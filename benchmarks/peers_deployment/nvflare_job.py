@@ -2,8 +2,8 @@
 
     python nvflare_job.py OUT SILOS ROUNDS
 
-Writes to the file OUT the seconds since 1970 at which it began and at which the first silo got each round's model. Its
-workspace is beside OUT; provisioned kits, mutual TLS, a process a site and job, as `nvflare poc` makes them.
+Writes to the file OUT its start time and the times at which the first silo got each round's model, in seconds since
+1970. Its workspace is beside OUT; provisioned kits, mutual TLS, one process per site and job, as `nvflare poc` does.
 """
 
 import json
