@@ -25,7 +25,7 @@ def silo(
     without_key: Annotated[bool, Parameter(negative="", help="leave the silo's private key out")] = False,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Write a silo's backup to a new file, also while it runs; data are not in it.
+    """Write a silo's backup to a new file, also while it runs; the silo's data are not included.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def restore_silo(
     trust: Trust = False,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Make a silo's kit of its backup. The other copy must never run again.
+    """Restore a silo's kit from its backup. The other copy must never run again.
 
     A backup cannot know what was spent of the silo's privacy after it was made: without --spent the command names the
     private runs that it knows, and ends.
@@ -77,7 +77,7 @@ def restore_silo(
 
 
 def restore_server(file: Path, *, folder: New, trust: Trust = False, json: Json = False) -> None:
-    """Make a server's kit of its backup. The other copy must never run again.
+    """Restore a server's kit from its backup. The other copy must never run again.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def provision(
     Parameters
     ----------
     federation
-        the federation.toml; not with --add, which goes by that of the kits
+        the federation.toml; not with --add, which uses that of the kits
     """
     from pomona_federation.provision import provision as kits
 
@@ -59,7 +59,7 @@ def renew(
     out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key lies")] = Path("kits"),
     json: Json = False,
 ) -> None:
-    """Renew the server's certificate: same key, names and authority, so that the silos need nothing."""
+    """Renew the server's certificate: same key, names and authority, so the silos need no update."""
     from pomona_federation.provision import provision as kits
 
     done = kits.renew(out)
@@ -75,7 +75,7 @@ def task(
     out: Annotated[Path, Parameter(help="file to write the section to")] = Path("task.toml"),
     json: Json = False,
 ) -> None:
-    """Write section task of a federation.toml or STUDY.toml, for silos that have files like yours.
+    """Write section task of a federation.toml or STUDY.toml, for silos with files like yours.
 
     Parameters
     ----------

@@ -25,12 +25,12 @@ def begin(*, folder: Kit = Path(), json: Json = False) -> None:
 
 
 def use(came: Path, *, folder: Kit = Path(), json: Json = False) -> None:
-    """Take this silo's next key into use, once the server knows it; the silo must be stopped.
+    """Put this silo's next key into use, once the server knows it; the silo must be stopped.
 
     Parameters
     ----------
     came
-        the folder that came back from the lead
+        the folder returned by the lead
     """
     from pomona_federation.silo.administration.key_renewal import use as used
 
@@ -73,7 +73,7 @@ def swap(
     folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
     json: Json = False,
 ) -> None:
-    """Let a silo's next key take the place of the one before, which is refused from now on.
+    """Replace a silo's key with its next one; the previous key is refused from now on.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``pomona server logs`` and ``pomona silo logs``: the lines of all processes of one side, by time."""
+"""``pomona server logs`` and ``pomona silo logs``: the logs of all processes of one side, by time."""
 
 import json
 import time

@@ -43,7 +43,7 @@ def _serve(make: Callable[[], Any], port: int, where: str) -> None:
 def dashboard(
     *, folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"), port: Port = 8050
 ) -> None:
-    """Serve a page of the federation's state on loopback, read only; only the printed address opens it."""
+    """Serve a page of the federation's state on loopback, read only; it opens only at the printed address."""
     from pomona_federation.monitoring.loopback import require_web
 
     require_web()

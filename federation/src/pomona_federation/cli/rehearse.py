@@ -28,10 +28,10 @@ def rehearse(
     Parameters
     ----------
     federation
-        the federation.toml; its silos, run and task are rehearsed, on made-up samples of the task's form
+        the federation.toml; its silos, run and task are rehearsed, on synthetic samples in the task's form
     words
-        key=value of a run, over those of the file: rounds=5, model=lenet; or data that has to fit the task, and is
-        dealt out to the silos: data=csv data.path=rows.csv partition.beta=0.1
+        key=value of a run, overriding the file: rounds=5, model=lenet; or data that must fit the task, and is
+        partitioned among the silos: data=csv data.path=rows.csv partition.beta=0.1
     """
     from pomona.config import read_overrides
     from pomona_federation.agreement import Federation

@@ -1,4 +1,4 @@
-"""``pomona server``: start, look at, stop and resume the server of a federation, add and revoke silos."""
+"""``pomona server``: start, inspect, stop and resume the server of a federation, add and revoke silos."""
 
 import sys
 import time
@@ -21,12 +21,12 @@ Standing = Annotated[
 
 
 def start(*, folder: Folder = KIT, standing: Standing = False, json: Json = False) -> None:
-    """Run the studies until all have ended; one that was begun goes on after its last committed round."""
+    """Run the studies until all have ended; a started study continues after its last committed round."""
     _serve(folder, json, resume=False, standing=standing)
 
 
 def resume(*, folder: Folder = KIT, standing: Standing = False, json: Json = False) -> None:
-    """Go on with a run that was interrupted, or that failed; refused where there is nothing to go on with."""
+    """Continue an interrupted or failed run; refused if there is nothing to continue."""
     _serve(folder, json, resume=True, standing=standing)
 
 
@@ -54,7 +54,7 @@ def status(
     watch: Annotated[bool, Parameter(negative="", help="again every two seconds, until Ctrl-C")] = False,
     json: Json = False,
 ) -> None:
-    """Show the round, who is present, absent or rejected and why, bytes and time."""
+    """Show the round, the silos present, absent or rejected with reasons, bytes and time."""
     from pomona_federation.status import server
 
     while True:
@@ -103,7 +103,7 @@ def _show(s: dict[str, Any]) -> None:
 
 
 def stop(*, folder: Folder = KIT, json: Json = False) -> None:
-    """Stop the server in order; the round in flight is dropped, and `pomona server resume` goes on."""
+    """Stop the server cleanly; the round in flight is dropped, and `pomona server resume` continues the run."""
     stopping(folder / "run", "server", json)
 
 

@@ -75,12 +75,12 @@ def _traffic(parts: list[dict[str, Any]]) -> str:
 
 
 def stop(*, folder: Folder = HERE, json: Json = False) -> None:
-    """Stop taking part; the silo's state stays, and `pomona silo start` goes on with it."""
+    """Stop taking part; the silo keeps its state, and `pomona silo start` continues from it."""
     stopping(folder / "state", "silo", json)
 
 
 def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
-    """Find out what is wrong before taking part, and say what would leave the silo."""
+    """Find problems before taking part, and show what would leave the silo."""
     from pomona_federation.silo.administration.preflight import run
     from pomona_federation.silo.privacy.outgoing_filter import texts
 
@@ -98,7 +98,7 @@ def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> No
 
 
 def report(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
-    """Show what the federation did for this silo: its accuracy, that of training alone, who helped."""
+    """Show this silo's results: its accuracy, that of local training, and which silos helped."""
     from pomona.cli.progress import watching
     from pomona_federation.silo.administration.silo_report import NO_GAIN
     from pomona_federation.silo.administration.silo_report import report as made

@@ -19,14 +19,14 @@ def simulate(
     dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
     json: Json = False,
 ) -> None:
-    """Simulate a study, with the models that the federation would make of the same rows, and record it.
+    """Simulate and record a study, with the same models as the federation would train on the same rows.
 
     Parameters
     ----------
     study
         a STUDY.toml or federation.toml with its sections run and task
     words
-        the data, which have to fit the task, and other settings: data=csv data.path=rows.csv data.client_column=silo
+        the data, which must fit the task, and other settings: data=csv data.path=rows.csv data.client_column=silo
     """
     below, prepare = of_study(study)
     config = config_of(words, under=below)

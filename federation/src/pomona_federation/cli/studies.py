@@ -1,4 +1,4 @@
-"""``pomona server study``, ``pomona silo studies``, ``accept`` and ``decline``: studies on a standing federation."""
+"""``pomona server study``, ``pomona silo studies``, ``accept`` and ``decline``: studies on an existing federation."""
 
 import getpass
 from pathlib import Path
@@ -19,7 +19,7 @@ By = Annotated[str, Parameter(help="who decides; the name of the account if empt
 
 
 def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """Take a study into the queue; it runs when the silos have accepted it, after those before it.
+    """Add a study to the queue; it runs after the studies before it, once the silos have accepted it.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> Non
 
 
 def list_(*, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """List the studies in their order, with the silos' decisions."""
+    """List the studies in order, with the silos' decisions."""
     from pomona_federation.server.studies.study_overview import overview
 
     rows = overview(folder)
@@ -50,7 +50,7 @@ def list_(*, folder: ServerFolder = KIT, json: Json = False) -> None:
 
 
 def abort(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """End a study, or take it out of the queue; `pomona server study resume` puts it back.
+    """End a study, or remove it from the queue; `pomona server study resume` puts it back.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def abort(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
 
 
 def begin(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """Start a study with the silos that have accepted, if they are enough, and wait for no other.
+    """Start a study with the silos that have accepted, if they are enough, without waiting for others.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def begin(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
 
 
 def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """Put a study that was aborted, or that failed, back into the queue: it goes on after its last committed round.
+    """Put an aborted or failed study back into the queue; it continues after its last committed round.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
 
 
 def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """Print what a survey, an evaluation or a search has found; the study's folder has it as a page and as CSV, too.
+    """Print the result of a survey, an evaluation or a search; the study's folder also has it as a page and as CSV.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def studies(
     ask: Annotated[bool, Parameter(negative="", help="ask the server now whether there are new ones")] = False,
     json: Json = False,
 ) -> None:
-    """List the studies that the server has offered, and what was decided on each."""
+    """List the studies offered by the server, and the decision on each."""
     from pomona_federation.silo.privacy.privacy_budget import overview
     from pomona_federation.silo.studies.known_studies import KnownStudies
 
@@ -163,7 +163,7 @@ def accept(study: str, *, by: By = "", folder: SiloFolder = HERE, json: Json = F
 
 
 def decline(study: str, *, by: By = "", folder: SiloFolder = HERE, json: Json = False) -> None:
-    """Decline a study, also one that was accepted before: this silo does none of its tasks from then on.
+    """Decline a study, even an accepted one: this silo does none of its tasks from then on.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ Do = Annotated[bool, Parameter(name="--do", negative="", help="do it; without it
 def silo(
     *, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), do: Do = False, json: Json = False
 ) -> None:
-    """End this silo: models, report, audit log and privacy ledger are kept, keys and states erased."""
+    """Uninstall this silo: models, report, audit log and privacy ledger are kept, keys and states erased."""
     _end(folder, "silo", do, json)
 
 
@@ -24,7 +24,7 @@ def server(
     *, folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"), do: Do = False,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """End this server: record, results and audit log are kept, silos' models, keys and states erased."""
+    """Uninstall this server: record, results and audit log are kept, silos' models, keys and states erased."""
     _end(folder, "server", do, json)
 
 

@@ -1,4 +1,4 @@
-"""What a backup brings into a restored kit: code, rules and decisions, and its knowledge of the privacy spent.
+"""Foreign content of a restored kit: code, rules and decisions from its backup, and the privacy spent.
 
 A backup holds the key and everything that a silo decides by, and has no signature: anyone who can write to its location
 may have added code, rules or decisions. They take effect only after they have been listed and the administrator has

@@ -26,7 +26,7 @@ B = TypeVar("B", bound="Body")
 
 
 class Body(Settings):
-    """Base of message bodies; ``kind`` names the type on the message and in what is signed."""
+    """Base of message bodies; ``kind`` names the type on the message and in its signed content."""
 
     kind: ClassVar[str]
     longest: ClassVar[int] = 2**16  # longest JSON text that is read, in characters

@@ -122,7 +122,7 @@ class RecordedRun:
     curves: dict[Key, list[Point]] = field(default_factory=lambda: defaultdict(list))
 
     def take(self, line: bytes) -> None:
-        """Add one event; one that cannot be read is skipped."""
+        """Add one event; an unreadable one is skipped."""
         try:
             event = events.read(line)
         except ValueError:
@@ -235,7 +235,7 @@ class Followed(Generic[T]):
     _known: T | None = None
 
     def look(self) -> T:
-        """The current content; a rewritten file, as after a resume, is read anew. Raises StorageError."""
+        """The current content; a rewritten file, as after a resume, is read again. Raises StorageError."""
         if self._known is None:
             self._known = self.begin()
         try:

@@ -1,4 +1,4 @@
-"""What a kit installs, by file and hash: Pomona's two wheels, and a locked list of all libraries."""
+"""Wheels that a kit installs, by file and hash: Pomona's two, and a locked list of all libraries."""
 
 import hashlib
 from collections.abc import Mapping

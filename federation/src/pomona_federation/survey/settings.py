@@ -1,4 +1,4 @@
-"""Settings of a survey: what is asked, and the smallest number of rows disclosed. All silos consent to them."""
+"""Settings of a survey: its questions, and the smallest number of rows disclosed. All silos consent to them."""
 
 from itertools import pairwise
 from typing import Annotated, Self

@@ -16,7 +16,7 @@ LONGEST = 1000  # largest password file in bytes
 
 @dataclass(frozen=True)
 class WayOut:
-    """How a silo reaches its server.
+    """A silo's route to its server.
 
     Attributes:
         server: its address.

@@ -1,1 +1,1 @@
-"""What leaves a silo, and the total privacy cost of all studies to its data."""
+"""A silo's disclosures, and the total privacy cost of all studies to its data."""

@@ -71,7 +71,7 @@ class Most:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a run asks for.
+    """The request of a run.
 
     Attributes:
         study: its name; "" for the kit's own.
