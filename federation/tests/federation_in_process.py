@@ -65,7 +65,6 @@ class Federation:
 
     @property
     def server(self):
-        """The server's kit."""
         return self.kits / "server"
 
     def run(self, study=""):

@@ -33,7 +33,6 @@ class Walk:
         self.folder, self.kits, self.started, self.steps = folder, folder / "kits", [], []
 
     def kit(self, who):
-        """A member's kit."""
         return self.kits / who
 
     def pomona(self, *words):

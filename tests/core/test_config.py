@@ -128,7 +128,6 @@ def test_a_folder_with_nul_in_its_name_is_refused():
 
 
 def nested(depth, leaf=1):
-    """A key nested in keys."""
     for _ in range(depth):
         leaf = {"a": leaf}
     return leaf

@@ -23,7 +23,6 @@ EXTREMES = [
 
 
 def nested(depth: int) -> Any:
-    """Lists in lists."""
     value: Any = []
     for _ in range(depth):
         value = [value]

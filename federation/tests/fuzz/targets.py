@@ -33,8 +33,6 @@ TARGETS: list[Target] = []
 
 
 def target(name: str, examples: int = 12) -> Callable[[Callable[[World], Attack]], Callable[[World], Attack]]:
-    """Add a target."""
-
     def add(attack: Callable[[World], Attack]) -> Callable[[World], Attack]:
         TARGETS.append(Target(name, examples, attack))
         return attack

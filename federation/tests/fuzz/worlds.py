@@ -125,7 +125,6 @@ class World:
 
     @property
     def kit(self) -> Path:
-        """Kit of silo-1."""
         return self.federation.kits / "silo-1"
 
     @cached_property

@@ -18,7 +18,6 @@ def table():
 
 
 def line(number, done, code, held):
-    """One fault."""
     return f"| {number} | {done} | {'killed' if code < 0 else code} | {held.strip()} |\n"
 
 

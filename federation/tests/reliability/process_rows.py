@@ -64,7 +64,6 @@ class Run:
         return ["run", *self.words[:1], *BASE, *self.words[1:], "--no-report", "--resume", "--out", str(self.out)]
 
     def start(self, fault=()):
-        """Start the process."""
         self.process = self.spawner.start(self.command(), self.log, fault)
 
     def until(self, round_):

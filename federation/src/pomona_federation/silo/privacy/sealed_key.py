@@ -43,7 +43,6 @@ def reseal(home: Path) -> None:
 
 
 def _seal(home: Path) -> str:
-    """The seal of the key in a client's folder."""
     return seal(KEY, f"{home.name} {text(home / 'key', 1000).strip()}")
 
 

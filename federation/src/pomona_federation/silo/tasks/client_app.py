@@ -197,7 +197,6 @@ class ClientApp:
 
     @property
     def _encoding(self) -> Encoding:
-        """Encoding of tensors in messages."""
         return Encoding(self.silo.federation.wire, self.silo.federation.places)
 
     def _note(self, task: Task, clients: ClientRuntime, reply: Reply, up: int, down: int) -> None:
