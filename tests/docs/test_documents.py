@@ -30,6 +30,7 @@ DOCUMENTS = sorted(
         *(ROOT / "docs/history").glob("*.md"),
         *(ROOT / "docs/methods").glob("*.md"),
         *(ROOT / "docs/performance").glob("*.md"),
+        *(ROOT / "docs/results").glob("*.md"),
     ]
 )
 LONG = {"add-a-method", "read-a-report", "suites"}  # half a minute of computing each
