@@ -1,6 +1,6 @@
 """The interval of one client's gain in AUROC against DeLong's test, of many more draws than ``calibrate.py`` affords.
 
-    python tools/calibrate_auroc.py               # the second table of docs/statistics.md
+    python tools/calibrate_auroc.py               # the table of docs/internals/statistics.md
     python tools/calibrate_auroc.py --repeats 500 # a look
 
 DeLong's components and the rules of ``gain_interval`` are computed for 500 draws at once here; by random signs the same
