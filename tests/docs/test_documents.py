@@ -28,7 +28,6 @@ DOCUMENTS = sorted(
         *(ROOT / "federation").glob("*.md"),
         *(ROOT / "docs/guides").glob("*.md"),
         *(ROOT / "docs/history").glob("*.md"),
-        *(ROOT / "docs/internals").glob("*.md"),
         *(ROOT / "docs/methods").glob("*.md"),
         *(ROOT / "docs/performance").glob("*.md"),
         *(ROOT / "docs/results").glob("*.md"),
