@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from targets import TARGETS
 from worlds import World
 
-FOUND, ROOT = Path(".hypothesis") / "found", Path(__file__).parents[2]
+FOUND, ROOT = Path(".hypothesis") / "found", Path(__file__).parents[3]
 CHECKS = list(HealthCheck)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from process_rows import PROCESSES
 from rows import ROWS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 HEAD = "| | what was done | exit code | what held |\n| --- | --- | --- | --- |\n"
 TABLE = re.compile(re.escape(HEAD) + r"(\|.*\n)*")
 
