@@ -27,7 +27,7 @@ DOCUMENTS = sorted(
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "federation").glob("*.md"),
         *(ROOT / "docs/guides").glob("*.md"),
-        *(ROOT / "docs/history").glob("*.md"),
+        *(ROOT / "docs/internals").glob("*.md"),
         *(ROOT / "docs/methods").glob("*.md"),
         *(ROOT / "docs/performance").glob("*.md"),
     ]

@@ -1,6 +1,6 @@
 """The faults put into a run in this process: what is done, how the command ends, what it says, what holds then.
 
-The numbers are those of the table in docs/reliability.md, which is made from these rows.
+The numbers are those of the table in docs/internals/fault-tables.md, which is made from these rows.
 """
 
 import io
