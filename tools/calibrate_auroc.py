@@ -1,6 +1,6 @@
 """The interval of one client's AUROC gain against DeLong's test, with many more draws than ``calibrate.py`` affords.
 
-    python tools/calibrate_auroc.py               # the second table of docs/statistics.md
+    python tools/calibrate_auroc.py               # the table of docs/internals/statistics.md
     python tools/calibrate_auroc.py --repeats 500 # a look
 
 DeLong's components and the rules of ``gain_interval`` are computed here for 500 draws at once, and so are random signs.

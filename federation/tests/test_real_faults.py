@@ -1,7 +1,7 @@
-"""Faults against real Flower processes; see ``reliability.md`` 3.3. Minutes each: ``pytest -m slow federation/tests``.
+"""Faults against real Flower processes; see ``docs/internals/fault-tables.md``.
 
-In every case the federation ends with the models of a simulation in which silos were absent exactly in the rounds
-completed without them; in most rows there are none.
+Minutes each: ``pytest -m slow federation/tests``. Whatever happens, the federation ends with the models of a simulation
+in which the silos missing from a round were declared absent in it; in most rows no silo is.
 """
 
 import json

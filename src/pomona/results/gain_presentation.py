@@ -92,7 +92,7 @@ def measured(metric: Metric, gain: Gain) -> str:
 
 def evidence(run: Run, gain: Gain) -> str:
     """What a mean gain rests on: clients, test rows, events, and the clients that it leaves out, by name."""
-    events = "" if gain.events is None else f", {gain.events:,} of the rarer answer or event"
+    events = "" if gain.events is None else f", {gain.events:,} of them rarer answers or events"
     missing = [
         f"{run.client(out.client)} ({counted(out.rows, 'row')}"
         + ("" if out.events is None else f", {counted(out.events, 'event')}")
