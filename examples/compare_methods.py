@@ -1,6 +1,6 @@
 """Methods beside training alone, on a settings file's clients: the tables of survival and of vessels in the guides.
 
-    python examples/compare_methods.py tcga.toml rounds=30 --seeds 3 --methods fedavg "apple method.core_step=local"
+    python examples/compare_methods.py configs/tcga.toml --seeds 3 --methods fedavg "apple method.core_step=local"
 
 docs/guides/choose-a-method.md names the settings files and what came out. A value is the test metric of the model that
 the method's paper judges, in the last round, mean over seeds; the mean over clients leaves out those whose test rows do
