@@ -5,8 +5,13 @@
 The archive has, for each photograph, ``site`` (the camera), ``id``, ``image`` (256, 256, 3) uint8 and ``vessel1``
 (256, 256) uint8, the share of each pixel that the first observer marked as vessel, 0 to 255. It is made from STARE
 (20 photographs), CHASE_DB1 (28) and HRF (45): each cropped to its field of view, padded to a square and averaged down
-to 256 pixels a side. Sides are halved once more here, and the central 64 x 64 are kept; a pixel of which a quarter or
-more is vessel counts as vessel. Every fourth person is for testing: CHASE_DB1 has both eyes of each child.
+to 256 pixels a side. Sides are halved once more here, and the middle of 64 x 64 is kept; a pixel of which a quarter or
+more is vessel is vessel. Every fourth person is for testing: CHASE_DB1 has both eyes of each child.
+
+Sources: STARE (https://cecas.clemson.edu/~ahoover/stare/, Hoover et al., 2000), CHASE_DB1 (Kingston University, CC BY
+4.0), HRF (Erlangen, CC BY 4.0; photographs and masks at a quarter of their size). Vessels of HRF are all coloured
+pixels of the artery and vein maps of Hemelings et al., 2019 (https://github.com/agaldran/lwnet, which also has the
+fields of view of CHASE_DB1). An archive made anew will have slightly other pixels and numbers.
 """
 
 import sys
