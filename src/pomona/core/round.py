@@ -28,12 +28,12 @@ class Roster:
 
     @cached_property
     def members(self) -> tuple[int, ...]:
-        """Return the ids of the current members, in ascending order."""
+        """The ids of the current members, in ascending order."""
         return tuple(i for i, size in enumerate(self.sizes) if size)
 
     @cached_property
     def known(self) -> Tensor:
-        """Return the mask (N,) bool of the current members."""
+        """The mask (N,) bool of the current members."""
         return torch.tensor(self.sizes) > 0
 
     def only(self, ids: tuple[int, ...]) -> "Roster":
@@ -81,5 +81,5 @@ class Round:
 
     @property
     def unscheduled(self) -> "Round":
-        """Return the round with unscheduled rates, for training that only serves an evaluation."""
+        """The round with unscheduled rates, for training that only serves an evaluation."""
         return replace(self, lr=self.base_lr, decay=1.0)

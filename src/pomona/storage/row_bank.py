@@ -40,7 +40,7 @@ class RowBank(Protocol):
 
     @property
     def filed(self) -> int:
-        """Return the bytes of its file on disk; 0 in memory."""
+        """The bytes of its file on disk; 0 in memory."""
 
 
 class WorkMatrix:

@@ -20,11 +20,11 @@ class TensorForm(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of the elements."""
+        """The dtype of the elements."""
 
     @property
     def shape(self) -> Sequence[int]:
-        """Return the sizes along the axes."""
+        """The sizes along the axes."""
 
 
 def decode(data: bytes, spec: Mapping[str, Tensor], limit: int) -> dict[str, Tensor]:
