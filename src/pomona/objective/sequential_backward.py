@@ -1,8 +1,8 @@
-"""Backpropagation through a plain chain of layers, written out: every gradient lands in its place in a row.
+"""Explicit backpropagation through a plain chain of layers, writing every gradient directly into its place in a row.
 
-Autograd would allocate each gradient, which then has to be copied to where it belongs: one more pass over all
-parameters, and at small batches passes over the parameters are much of a step. The numbers are autograd's own: the same
-kernels in the same order.
+Autograd would allocate each gradient, which then has to be copied to its place: one more pass over all parameters, and
+at small batches passes over the parameters dominate a step. The results are identical to autograd's: the same kernels
+in the same order.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from pomona.models.parameter_space import ParameterSlice, ParameterSpace
 aten = torch.ops.aten
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), features (b, f)) -> loss ()
-# (gradient at the output, row g (d,) for the parameters' gradients) -> gradient at the input, if anything is before
+# (gradient of the output, row g (d,) for the parameters' gradients) -> gradient of the input, if any layer precedes
 Backward = Callable[[Tensor, Tensor], Tensor]
-# (input, row (d,), whether nobody asks for the gradient at the input)
+# (input, row (d,), whether the gradient of the input is not needed)
 Step = Callable[[Tensor, Tensor, bool], tuple[Tensor, Backward]]
 
 
@@ -76,15 +76,15 @@ def relu(x: Tensor, row: Tensor, first: bool) -> tuple[Tensor, Backward]:
 
 
 def flatten(x: Tensor, row: Tensor, first: bool) -> tuple[Tensor, Backward]:
-    """(b, ...) -> (b, f)."""
+    """Flatten (b, ...) -> (b, f)."""
     return x.flatten(1), lambda dy, _: dy.view(x.shape)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Layers one after another, the last of them linear.
+    """A sequence of layers, the last of them linear.
 
-    ``ends``: for each layer, where the parameters end in a row of it and of all before it; 0 where there are none.
+    ``ends``: for each layer, the end of the parameters in a row of it and of all before it; 0 if there are none.
     """
 
     steps: tuple[Step, ...]
@@ -92,12 +92,12 @@ class Chain:
 
     @classmethod
     def of(cls, module: nn.Module, space: ParameterSpace, dimensions: int) -> "Chain | None":
-        """The chain that computes what ``module`` does to inputs of so many dimensions, that of the samples included.
+        """Return the chain equivalent to ``module`` for inputs with ``dimensions`` axes, including that of samples.
 
-        None if it is anything but known layers in sequence, linear ones on two dimensions.
+        None unless it is a sequence of supported layers, linear ones on two dimensions.
         """
         children = dict(module.named_children())
-        if type(module) is not nn.Sequential or len(children) < len(module):  # a layer that stands there twice
+        if type(module) is not nn.Sequential or len(children) < len(module):  # a layer that is used twice
             return None
         flat = dimensions == 2
         for layer in children.values():
@@ -117,23 +117,24 @@ class Chain:
     def gradient(self, x: Tensor, row: Tensor, g: Tensor, loss: Loss, above: int = 0) -> Tensor:
         """Write the gradient of a loss () at ``row`` (d,) into the trained part of ``g`` (d,); return the loss.
 
-        The loss is a function of the outputs and of what the last layer receives. ``x`` may be overwritten. Layers
-        whose parameters all lie below ``above`` are left out, as far as they come before all others.
+        The loss is a function of the outputs and of the last layer's input. ``x`` may be overwritten. Leading layers
+        whose parameters all lie below ``above`` are skipped.
         """
         return self.gradient_above(self.below(x, row, above), row, g, loss, above)
 
     @torch.no_grad()
     def below(self, x: Tensor, row: Tensor, above: int) -> Tensor:
-        """What the layers that ``gradient`` leaves out make of inputs; these themselves where it leaves out none."""
+        """Return the outputs of the layers that ``gradient`` skips; the inputs themselves if it skips none."""
         for step in self.steps[: self._skipped(above)]:
             x, _ = step(x, row, True)
         return x
 
     @torch.no_grad()
     def gradient_above(self, x: Tensor, row: Tensor, g: Tensor, loss: Loss, above: int) -> Tensor:
-        """As ``gradient``, of what ``below`` returned.
+        """Compute ``gradient`` from the result of ``below``.
 
-        This is not overwritten where it is not the input itself: the first layer that is not left out has parameters.
+        The result of ``below`` is not overwritten unless it is the input itself: the first layer not skipped has
+        parameters.
         """
         behind, features, skipped = [], x, self._skipped(above)
         for number, step in enumerate(self.steps[skipped:]):
@@ -152,12 +153,12 @@ class Chain:
         return value.detach()
 
     def _skipped(self, above: int) -> int:
-        """How many layers come before all that have parameters from ``above`` on; never the last one."""
+        """Return the number of leading layers without parameters from ``above`` on; never includes the last one."""
         return sum(end <= above for end in self.ends[:-1])
 
 
 def _step(layer: nn.Module, name: str, places: dict[str, ParameterSlice]) -> Step | None:
-    """A layer's written-out form; None for what has none. Exact types: a subclass may compute anything."""
+    """Return a layer's explicit form; None if unsupported. Exact types only: a subclass may compute anything."""
     weight, bias = places.get(f"{name}.weight"), places.get(f"{name}.bias")
     if type(layer) is nn.ReLU:
         return relu
@@ -166,7 +167,7 @@ def _step(layer: nn.Module, name: str, places: dict[str, ParameterSlice]) -> Ste
     if type(layer) is nn.MaxPool2d and not layer.return_indices:
         sizes = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
         return pool(*(nn.modules.utils._pair(size) for size in sizes), layer.ceil_mode)
-    # Tied parameters have one place, under one of their names: then the other is missing here.
+    # Tied parameters are stored once, under one of their names: then the other is missing here.
     if weight is None or (bias is None) != (getattr(layer, "bias", None) is None):
         return None
     if type(layer) is nn.Linear:
