@@ -67,10 +67,11 @@ class _Trained(NamedTuple):
 class ClientRuntime:
     """The clients of one process: their states, and the round in progress.
 
-    ``groups``: clients that train as rows of one call, each group's longest pass first; see ``calls``. ``hold``: where
-    states are stored. ``metric``: the headline metric. ``choice``: which models are written. ``specificity``: see
-    ``Examination``. ``surety``: confidence interval of a score. ``tells``: which scores are shared. ``keeping``: stored
-    copies of other clients' models, if shared with other runtimes.
+    ``groups``: clients that train as rows of one call, each group's longest pass first; see ``calls``.
+    ``hold``: where states are stored. ``metric``: the headline metric. ``choice``: which models are written.
+    ``specificity``: see ``Examination``. ``surety``: confidence interval of a score. ``tells``: which scores are
+    shared.
+    ``keeping``: stored copies of other clients' models, if shared with other runtimes.
     """
 
     client: Client

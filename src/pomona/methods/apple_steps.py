@@ -49,9 +49,10 @@ Moved = tuple[Tensor, Tensor, Callable[[], Tensor]]  # cores (n, d), relationshi
 class Rule:
     """The update rule of a round.
 
-    move(cores, relationships, mixing, training, round, dr_lr) -> their new values, and the personal models; origin(row,
-    n) -> the origin of progress for n clients that start from a row; unseen(round) -> the round for a client whose
-    results are not used by others; ``rate``: the setting of a rate that has to fit the task, besides lr.
+    move(cores, relationships, mixing, training, round, dr_lr) -> their new values, and the personal models;
+    origin(row, n) -> the origin of progress for n clients that start from a row;
+    unseen(round) -> the round for a client whose results are not used by others;
+    ``rate``: the setting of a rate that has to fit the task, besides lr.
     """
 
     move: Callable[[Tensor, Tensor, Mixing, base.LocalTraining, base.Round, float | None], Moved]

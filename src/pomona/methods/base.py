@@ -156,19 +156,24 @@ def own_model(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int)
 class Server:
     """The server half.
 
-    start(initial, roster, seed) -> state; down(state, ids, roster, round) -> downlink, receivers in the order of ids;
-    entries, their dtypes and widths are those of the first round; aggregate(state, uplink, ids, roster, round) ->
-    state, the uplink's leading axis being ids, ascending. welcome(state, ids, roster) -> state, row: clients join a
-    federation of the members on the roster; the state has places for them, and ``row`` (d,) is the model they start
-    from, None for the run's initial one. expects(state) -> examples of one client's uplink, by name: only uplinks with
-    exactly these shapes and dtypes are accepted. flaw(uplink) -> a phrase on why a client's valid and finite uplink
-    cannot be used, if so. limited(state, uplink, ids, roster, round) -> for each client whose weight ``aggregate``
-    limits, the reason, as a phrase. ``separable``: aggregate changes only what belongs to ids, so a copy of the state
-    can serve a client whose results are not used by others. ``relays``: entries of the downlink whose rows are clients'
-    uplinks, passed on unchanged, with the uplink's name. closing(state, roster, round) -> a closing note on the run
-    from its last state and round, if any. ``global_model``: all clients build the same whole model from what they
-    receive, and observe it as "global". ``averages``: the state is just the model or part of one (k,) that is sent, and
-    becomes a mean of the uplinks; a server optimizer may then step towards that mean instead (``fedopt``).
+    start(initial, roster, seed) -> state;
+    down(state, ids, roster, round) -> downlink, receivers in the order of ids; entries, their dtypes and widths are
+    those of the first round;
+    aggregate(state, uplink, ids, roster, round) -> state, the uplink's leading axis being ids, ascending.
+    welcome(state, ids, roster) -> state, row: clients join a federation of the members on the roster; the state has
+    places for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
+    expects(state) -> examples of one client's uplink, by name: only uplinks with exactly these shapes and dtypes are
+    accepted.
+    flaw(uplink) -> a phrase on why a client's valid and finite uplink cannot be used, if so.
+    limited(state, uplink, ids, roster, round) -> for each client whose weight ``aggregate`` limits, the reason, as a
+    phrase.
+    ``separable``: aggregate changes only what belongs to ids, so a copy of the state can serve a client whose results
+    are not used by others.
+    ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
+    closing(state, roster, round) -> a closing note on the run from its last state and round, if any.
+    ``global_model``: all clients build the same whole model from what they receive, and observe it as "global".
+    ``averages``: the state is just the model or part of one (k,) that is sent, and becomes a mean of the uplinks; a
+    server optimizer may then step towards that mean instead (``fedopt``).
     """
 
     start: Callable[[Initial, Roster, int], Any]
@@ -190,15 +195,16 @@ class Client:
     """The client half.
 
     start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client without state;
-    train(state, received, training, round) -> state, uplink, info. The given state may be changed. ``adapt``: train for
-    a client whose results are not used by others, if it differs. ``private`` names the tensors of the state that never
-    leave the client and that the record stores separately; a state that is one tensor is called "state". Info is for a
-    simulation's record; in a deployment it stays with the client. ``keeps``: entries of the downlink, with an index (n,
-    M), of which a client keeps the last row from every client: they are received as ``Copies``, with 0 for clients that
-    are not members. keeps[name](initial, roster) -> Rows with an index (N,): the initial rows; of no clients if such an
-    entry is not kept after all. ``constant``: whether the state never changes after the start. ``reads_alike``: whether
-    clients read all received models in each step, and receive the same ones. ``rate``: the setting of a rate, besides
-    lr, that may be too large if a client's training diverges.
+    train(state, received, training, round) -> state, uplink, info. The given state may be changed.
+    ``adapt``: train for a client whose results are not used by others, if it differs. ``private`` names the tensors of
+    the state that never leave the client and that the record stores separately; a state that is one tensor is called
+    "state". Info is for a simulation's record; in a deployment it stays with the client.
+    ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row from every client:
+    they are received as ``Copies``, with 0 for clients that are not members. keeps[name](initial, roster) -> Rows with
+    an index (N,): the initial rows; of no clients if such an entry is not kept after all.
+    ``constant``: whether the state never changes after the start.
+    ``reads_alike``: whether clients read all received models in each step, and receive the same ones.
+    ``rate``: the setting of a rate, besides lr, that may be too large if a client's training diverges.
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
@@ -266,9 +272,9 @@ class Card:
 class Method:
     """A method with its settings: two halves and a card.
 
-    caution(round, members) -> a warning before a run with such a round and number of clients, if any; share(partition,
-    labels, seed) -> the partition in which clients also have samples of others, for methods that share samples;
-    ``labels`` are class numbers of all rows.
+    caution(round, members) -> a warning before a run with such a round and number of clients, if any;
+    share(partition, labels, seed) -> the partition in which clients also have samples of others, for methods that share
+    samples; ``labels`` are class numbers of all rows.
     """
 
     server: Server
@@ -341,10 +347,11 @@ def reweighting(
     If shares are limited (``Roster.largest``), so are the c_i, and their sum is at most 1
     (``core.weight_limit.reweighted``). Clients that are limited, or whose number is outside its bounds, are named.
 
-    ``says``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of each. ratios(w,
-    uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,). If all ratios are 1 this is FedAvg,
-    to the bit. bounds(ids, roster, round) -> by name the lower and upper bounds (n,) of a number, derived from what is
-    known about the clients; a number outside is replaced by the nearest bound.
+    ``says``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of each.
+    ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,). If all ratios are 1 this
+    is FedAvg, to the bit.
+    bounds(ids, roster, round) -> by name the lower and upper bounds (n,) of a number, derived from what is known about
+    the clients; a number outside is replaced by the nearest bound.
     """
     mean = averaging()
 
