@@ -1,6 +1,7 @@
-"""Faults of silos, of the server and on the way between them, over a grid in this process; see ``reliability.md``.
+"""Faults of silos, of the server and on the way between them, over a grid in this process.
 
-What holds in each: the federation ends with the models of a run in which the same silos were declared absent.
+See ``docs/internals/fault-tables.md``. In each, the federation ends with the models of a run in which the same silos
+were declared absent.
 """
 
 import io

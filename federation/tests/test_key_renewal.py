@@ -360,7 +360,7 @@ def test_a_key_is_taken_into_use_whole_or_not_at_all(kits, monkeypatch):
     (kits / "mixed").mkdir()
     shutil.copytree(came, kits / "mixed", dirs_exist_ok=True)
     shutil.copy(kits / "silo-1" / "certs" / "silo.crt", kits / "mixed" / "silo.crt")
-    with pytest.raises(ConfigError, match="no certificate of"):
+    with pytest.raises(ConfigError, match="is not a certificate of"):
         use(north, kits / "mixed", known)
     after = {p: p.read_bytes() for p in north.rglob("*") if p.is_file() and p.name != ".lock"}
     assert {p: c for p, c in after.items() if "state" not in p.parts} == before

@@ -1,7 +1,7 @@
-"""Faults against real Flower processes; see ``reliability.md`` 3.3. Minutes each: ``pytest -m slow federation/tests``.
+"""Faults against real Flower processes; see ``docs/internals/fault-tables.md``.
 
-Whatever happens, the federation ends with the models of a simulation in which the silos that a round went without were
-declared absent in it; in most rows that is nobody.
+Minutes each: ``pytest -m slow federation/tests``. Whatever happens, the federation ends with the models of a simulation
+in which the silos missing from a round were declared absent in it; in most rows no silo is.
 """
 
 import json

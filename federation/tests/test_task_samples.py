@@ -143,7 +143,7 @@ def test_a_study_is_simulated_with_its_own_terms(tmp_path, rows):
     [
         ({"kind": "survey", "run": {}, "task": None}, "kind = 'survey' trains no model"),
         ({"run": {"method": "fedavg", "lr": "auto", "model": MLP}}, "run.lr must be a number"),
-        ({"run": {"method": "fedavg", "clients": 3, "model": MLP}}, "run.clients is no key of a federation"),
+        ({"run": {"method": "fedavg", "clients": 3, "model": MLP}}, "run.clients is not a key of a federation"),
     ],
 )
 def test_what_no_federation_trains_is_not_simulated(keys, words, tmp_path):

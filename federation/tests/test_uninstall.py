@@ -222,7 +222,7 @@ def test_nothing_that_was_kept_before_is_replaced(kit):
 
 def test_a_folder_that_is_no_kit_is_refused(kit, tmp_path):
     (tmp_path / "state").mkdir()
-    with pytest.raises(ConfigError, match="no kit"):
+    with pytest.raises(ConfigError, match="is not a kit"):
         require_kit(tmp_path, "silo")
     with pytest.raises(ConfigError, match="kit of a silo"):
         require_kit(kit, "server")

@@ -22,7 +22,6 @@ EXCEPTIONS = {
     ("pomona/results/web/report_page.py", "read_text"): "files of the installed package",
     ("pomona/data/cifar.py", "tarfile.open"): "given an open file",
     ("pomona/data/npz.py", "zipfile.ZipFile"): "given an open file",
-    ("pomona/data/npz.py", "archive.open"): "a member of an open archive",
     ("pomona/data/image_decoding.py", "Image.open"): "given an open file",
     ("pomona/data/array_file.py", "self.open"): "a stream that the reader made of an open file",
     ("pomona/storage/lock.py", "os.open"): "a lock: opened for writing, no link followed, 500 bytes read",

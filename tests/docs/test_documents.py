@@ -21,13 +21,14 @@ from pomona.methods import METHODS
 from pomona.personal import PersonalModel
 
 ROOT = Path(__file__).parents[2]
+FIRST = ROOT / "docs/guides/first-steps.md"
 DOCUMENTS = sorted(
     [
         *ROOT.glob("*.md"),
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "federation").glob("*.md"),
         *(ROOT / "docs/guides").glob("*.md"),
-        *(ROOT / "docs/history").glob("*.md"),
+        *(ROOT / "docs/internals").glob("*.md"),
         *(ROOT / "docs/methods").glob("*.md"),
         *(ROOT / "docs/performance").glob("*.md"),
     ]
@@ -127,7 +128,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def given() -> None:
-    """What users have, and the README takes for granted: an image, and a table with owners."""
+    """What users have, and the first pages take for granted: an image, and a table with owners."""
     draw = np.random.Generator(np.random.Philox(5))
     Image.fromarray(draw.integers(0, 256, (8, 8), dtype=np.uint8)).save("digit.png")
     rows = [
@@ -145,7 +146,7 @@ def due(block: Block, slow: bool) -> bool:
 
 def run(path: Path, folder: Path, slow: bool) -> None:
     """Run a document's blocks."""
-    if path == ROOT / "README.md":
+    if path in (ROOT / "README.md", FIRST):
         given()
     runner = Runner()
     for block in blocks(path):
@@ -180,11 +181,11 @@ def test_documents_count_the_lines_of_the_worked_example():
         assert f"{lines} lines" in (ROOT / document).read_text()
 
 
-def test_plain_pytorch_from_the_readme_gives_the_personal_model(folder):
+def test_plain_pytorch_from_the_first_steps_gives_the_personal_model(folder):
     """Its five lines, on samples normalised by the numbers in the file's metadata."""
     config = resolve({"method": "apple", "rounds": 1, "clients": 3, "model": {"hidden": [64]}})
     pomona.run(config, folder / "runs" / "apple")
-    (five,) = (b for b in blocks(ROOT / "README.md") if "load_state_dict" in b.text)
+    (five,) = (b for b in blocks(FIRST) if "load_state_dict" in b.text)
     assert len([line for line in five.text.splitlines() if line]) == 5
     runner = Runner()
     runner.run(five)

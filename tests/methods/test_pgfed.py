@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
+from pomona.core.round import Roster
 from pomona.methods.fedavg import FedAvgLocal
 from pomona.methods.pgfed import PGFed, PGFedMo
 from pomona.methods.pgfed_private import choose
@@ -241,6 +242,16 @@ def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers
     for i in (1, 2):
         moved = (run.model(i, "personal", "trained") - before).norm()
         assert moved < 10 * (honest.norm() + before.norm())
+
+
+def test_a_client_whose_risk_others_weigh_by_more_than_the_largest_share_is_named():
+    """Coefficients that clients return, of three clients; -1 is one that never met the risk. All honest: no name."""
+    server, roster = PGFed().method().server, Roster((4, 4, 4), largest=0.5)
+    weights = torch.tensor([[0.2, 7.0, -1.0], [0.5, 0.1, 0.5], [0.3, 90.0, 0.5]])
+    found = server.limited(None, {"weights": weights}, (0, 1, 2), roster, a_round(2))
+    assert found == {1: "others weigh its risk by up to 90; it counts by 0.5 at most"}
+    assert server.limited(None, {"weights": weights.clamp_max(0.5)}, (0, 1, 2), roster, a_round(2)) == {}
+    assert server.limited(None, {"weights": weights}, (0, 1, 2), replace(roster, largest=1.0), a_round(2)) == {}
 
 
 def test_without_a_limit_a_coefficient_is_the_papers():

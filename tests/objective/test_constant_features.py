@@ -1,5 +1,7 @@
 """Features of layers that stay as they are: the same numbers to the bit, computed once a batch."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
@@ -7,16 +9,17 @@ import pomona
 from pomona.methods.fedala import FedALA
 from pomona.models import ModelSettings
 from pomona.objective.constant_features import ConstantFeatures
-from pomona.objective.sequential_backward import Chain
+from pomona.objective.native_step import NativeStep
 from pomona.objective.training_view import View
 from pomona.scenario import Scenario
 from problems import tiny
 
-ROUNDS = {"rounds": 3, "data": {"name": "digits"}, "lr": 0.1}
+pytestmark = pytest.mark.skipif(find_spec("pomona_native") is None, reason="needs the package pomona-native")
+ROUNDS = {"rounds": 3, "data": {"name": "digits"}, "lr": 0.1, "engine": "native"}
 
 
 def objective_of(name, **over):
-    scenario = Scenario.prepare(tiny("fedavg", model=ModelSettings(name=name), **over))
+    scenario = Scenario.prepare(tiny("fedavg", model=ModelSettings(name=name), engine="native", **over))
     return scenario.objective(), scenario.initial()
 
 
@@ -56,11 +59,11 @@ def test_beyond_the_limit_features_are_made_each_time():
 def test_a_run_of_fedala_is_the_same_and_its_stage_computes_lower_layers_once(monkeypatch, layers):
     def run():
         passes = []
-        below = Chain.below
-        monkeypatch.setattr(Chain, "below", lambda *a: passes.append(1) or below(*a))
+        below = NativeStep.below
+        monkeypatch.setattr(NativeStep, "below", lambda *a: passes.append(1) or below(*a))
         method = {"layers": layers, "stage_epochs": 6}
         result = pomona.run(tiny("fedala", method, **ROUNDS, workers=1))
-        monkeypatch.setattr(Chain, "below", below)
+        monkeypatch.setattr(NativeStep, "below", below)
         return result, len(passes)
 
     ours, fewer = run()

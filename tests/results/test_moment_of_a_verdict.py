@@ -102,7 +102,7 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
     run = compared["last"][0]
     mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=2, left_out=(LeftOut(1, 2, 1), LeftOut(3, 0, None)))
     assert evidence(run, mean) == (
-        "This rests on 1200 test rows, 8 of the rarer answer or event, of 2 of 4 clients; left out, with too few test "
+        "This rests on 1200 test rows, 8 of them rarer answers or events, of 2 of 4 clients; left out, with too few test "
         f"samples: {run.client(1)} (2 rows, 1 event), {run.client(3)} (0 rows)."
     )
     assert verdicts(compared["last"])[1].startswith("This rests on")

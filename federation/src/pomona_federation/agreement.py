@@ -241,7 +241,7 @@ class Federation(StudyTerms):
     @property
     def own_code(self) -> dict[str, str]:
         """SHA-256 in hex of the file of each own module that the run names, by ``module:name``."""
-        mine = "pomona."  # is of the version, not of the agreement
+        mine = ("pomona.", "pomona_federation.")  # are of the version, not of the agreement
         own = [name for name in named_code(self.config().tree()) if not name.startswith(mine)]
         return {name: code_sha256(name) for name in own}
 

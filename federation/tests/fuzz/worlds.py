@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from unittest.mock import patch
 
-from deploy.federation_in_process import Federation, settings
-
 import pomona
+from federation_in_process import Federation, settings
 from pomona.config import resolve
 from pomona.experiments import run as run_bench
 from pomona.federation.callbacks import NullCallback

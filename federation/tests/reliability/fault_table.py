@@ -1,4 +1,4 @@
-"""The table of faults in docs/reliability.md, from the rows that test them; run this file to write it anew."""
+"""The table of faults in docs/internals/fault-tables.md, from the rows that test them; run this file to write it anew."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from process_rows import PROCESSES
 from rows import ROWS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[3] / "docs" / "internals" / "fault-tables.md"
 HEAD = "| | what was done | exit code | what held |\n| --- | --- | --- | --- |\n"
 TABLE = re.compile(re.escape(HEAD) + r"(\|.*\n)*")
 

@@ -1,4 +1,4 @@
-"""What must hold after a fault; the first line of each is what docs/reliability.md says of it."""
+"""What must hold after a fault; the first line of each is what docs/internals/fault-tables.md prints."""
 
 import json
 
@@ -97,7 +97,7 @@ def stays_put(world, row):
 
 
 def trains(world, row):
-    """Everybody trains, with a finite loss."""
+    """Every client trains, with a finite loss."""
     rounds = [e for e in results(world.out)[1] if e["event"] == "round"]
     assert all(0 < loss < 10 for e in rounds for loss in e["loss"])
     assert rounds

@@ -183,7 +183,7 @@ PROCESSES = [
     process("F43 SIGKILL of the process that holds the folder", KILLED, (), SLOW, orphaned),
     process("F46 a worker process is killed in a round, and again", 1, ("error[ERROR]", "enough memory"), ("worker_killed", 2), words=WORKERS),
     process("F47 SIGKILL between ledger and use of a release", KILLED, fault=("killed_after_entries", 20), then=is_charged, words=HIDDEN),
-    process("F50 nobody reads standard error", 0, fault=("no_reader", 2), then=as_whole),
-    process("F50 nobody reads standard output", 0, fault=("no_reader", 1), then=as_whole),
+    process("F50 the reader of standard error is gone", 0, fault=("no_reader", 2), then=as_whole),
+    process("F50 the reader of standard output is gone", 0, fault=("no_reader", 1), then=as_whole),
     process("F50 standard error goes to a full disk", 0, fault=("full", 2), then=as_whole),
 ]  # fmt: skip

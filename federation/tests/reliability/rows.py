@@ -1,6 +1,6 @@
 """The faults put into a run in this process: what is done, how the command ends, what it says, what holds then.
 
-The numbers are those of the table in docs/reliability.md, which is made from these rows.
+The numbers are those of the table in docs/internals/fault-tables.md, which is made from these rows.
 """
 
 import io
@@ -95,7 +95,7 @@ STORAGE = [
     row("F7 no room for a checkpoint", 6, ("No space left", "round 3", "up to 2 are kept", "resume"), fault=inject.full_disk(3), then=holds.goes_on),
     row("F7 no room for the record", 6, ("No space left", "events.jsonl"), fault=inject.full_record(3), then=holds.goes_on),
     row("F8 a file where the folder should be", 6, ("error[STORAGE]", "run"), before=begin.in_the_way, fault=inject.no_training, then=holds.as_it_was),
-    row("F8 a file system that takes nothing", 6, ("error[STORAGE]", "/proc/pomona"), before=begin.takes_nothing, fault=inject.no_training, then=holds.unwritten),
+    row("F8 a file system that cannot be written", 6, ("error[STORAGE]", "/proc/pomona"), before=begin.takes_nothing, fault=inject.no_training, then=holds.unwritten),
     resumed("F9 the newest checkpoint cannot be read", 0, ("Input/output error", "round 1"), fault=inject.unreadable),
     resumed("F10 one bit of the newest checkpoint is wrong", 0, ("round-000002", "checksum", "round 1"), begin.damaged(APPLE, begin.flipped, NEWEST)),
     resumed("F10 the newest checkpoint is empty", 0, ("round-000002", "round 1"), begin.damaged(APPLE, lambda _: b"", NEWEST)),
@@ -138,7 +138,7 @@ UPLINKS = [
     row("F26 tensors in another order", 0, (), ASKING, fault=inject.uplink(lambda sent: dict(reversed(sent.items())))),
     *(told(f"F27 {json.dumps(n)} samples", "samples, registered are", samples=n) for n in (0, -9, float("nan"), float("inf"), 1e18, True, [60])),
     unread("F28 ten times the bytes declared", "where at most", lambda spec: bytes(40 * sum(t.numel() for t in spec.values()))),
-    unread("F28 a header that tells of 2^40 numbers", "bytes of tensors, 0 are there", lambda _: header({"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]})),
+    unread("F28 a header that declares 2^40 numbers", "bytes of tensors, 0 are there", lambda _: header({"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]})),
     unread("F29 an uplink written by torch.save", "an uplink", torch_file),
     row("F31 an uplink a million times as large", 0, ("client 1, round 2", "norm"), fault=inject.uplink(inject.core(lambda w: w * 1e6)), then=holds.as_absent),
     row("F32 weights returned unchanged", 0, (), UNCHANGED, then=holds.stays_put),
@@ -150,7 +150,7 @@ DATA = [
     own("F29 pickled objects in an archive", 3, ("own.npz", "objects"), NPZ, begin.pickled_arrays, holds.unharmed),
     own("F30 clients named like paths, of 300 letters, alike", 0, (), SITES, PATHS, holds.nothing_outside),
     own("F33 a client with one sample", 0, (), SITES, LONE, holds.trains),
-    own("F33 a client with one sample that must judge models", 3, ("lone", "validation"), ("fedfomo", *SITES[1:]), LONE),
+    own("F33 a client with one sample that has to validate models", 3, ("lone", "validation"), ("fedfomo", *SITES[1:]), LONE),
     own("F34 a client with one class", 0, (), SITES, begin.sites({"a": 20, "b": 20}, lambda i, k: k % 2 if i else 0), holds.nulls),
     own("F35 clients without samples", 3, ("client",), ("fedavg", "data=digits", "data.train_limit=20", "clients=30"), nothing),
     own("F36 negative labels", 3, ("own.npz", "20 labels", "first -1 in row 0"), NPZ, begin.arrays(x=X, y=Y - 1)),
@@ -166,7 +166,7 @@ DATA = [
     own("F39 a pipe for a table", 3, ("own.csv (it is a pipe",), (*CSV, "clients=2"), begin.pipe),
     own("F39 a label of 5,000 digits", 0, ("classes with fewer than 5 rows",), (*CSV, "clients=2", "lr=0.1"), begin.table("a,b,y\n" + "".join(f"{k},2,{'9' * 5000 if k == 7 else k % 2}\n" for k in range(60))), holds.trains),
     own("F39 a partition nested 100,000 deep", 3, ("own.json is not a partition file",), ("fedavg", "data=digits", "partition.name=file", "partition.path={here}/own.json"), lambda world: (world.folder / "own.json").write_text("[" * 100_000)),
-    own("F29 PostScript that is called an image", 3, ("a/0.png (it is not PNG",), IMAGES, begin.postscript, holds.unwritten),
+    own("F29 PostScript with the name of an image", 3, ("a/0.png (it is not PNG",), IMAGES, begin.postscript, holds.unwritten),
     own("F39 fewer labels than inputs", 3, ("own.npz",), NPZ, begin.arrays(x=X, y=Y[:-1])),
 ]  # fmt: skip
 

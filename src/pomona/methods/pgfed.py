@@ -45,6 +45,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pomona.core.weight_limit import SLACK
 from pomona.methods import base, pgfed_private
 from pomona.methods.pgfed_risks import QUANTITIES, RISK, RISKS_TOLD, UNMET, Risks, meeting, most, risk, with_momentum
 from pomona.methods.request_bank import limit
@@ -146,7 +147,17 @@ def server() -> base.Server:
         own = {"gradient": state.gradients[0], "offset": state.offsets[0], "weights": state.weights[0]}
         return {"model": state.model, **own}
 
-    return base.Server(start, down, aggregate, welcome, expects, global_model=True)
+    def limited(
+        state: ServerState, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> dict[int, str]:
+        largest, limit = uplink["weights"].amax(0).tolist(), most(roster)
+        return {
+            j: f"others weigh its risk by up to {a:.3g}; it counts by {limit:g} at most"
+            for j, a in enumerate(largest)
+            if a > limit * (1 + SLACK)
+        }
+
+    return base.Server(start, down, aggregate, welcome, expects, limited=limited, global_model=True)
 
 
 def client(settings: Risks, beta: float) -> base.Client:

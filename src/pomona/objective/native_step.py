@@ -91,7 +91,7 @@ class NativeStep:
     def gradient(self, row: Tensor, g: Tensor, batch: Prepared, above: int = 0) -> float:
         """Write the gradient of the mean loss at ``row`` (d,) into ``g`` (d,); return the loss.
 
-        ``batch``: samples, indices into them, and the targets. Backpropagation stops above ``above``, see ``Chain``.
+        ``batch``: samples, indices into them, and the targets. ``g`` may be 0 before the coordinate ``above``.
         """
         x, index, y = batch
         loss: float = self.network.gradient(row, g, x, index, y, *self._of(x), self.bf16, self.skipped(above))

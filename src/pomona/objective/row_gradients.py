@@ -24,7 +24,6 @@ from pomona.objective.mixture import Mixture
 from pomona.objective.native_mixtures import NativeMixtures
 from pomona.objective.native_step import NativeStep, Prepared, prepared
 from pomona.objective.pull import Pull
-from pomona.objective.sequential_backward import Chain
 from pomona.objective.training_view import View, Views
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
@@ -70,8 +69,6 @@ class LoopObjective:
         self._buffers = [buffers[e.name] for e in space.buffers]
         self._own = [buffer.data for buffer in self._buffers]
         self._estimates = Estimates()
-        exact = precision == "fp32" and data.x.device.type == "cpu"
-        self._chain = Chain.of(module, space, data.x.dim()) if exact else None
         self._watched = False  # whether a hook is waiting for the input of one of PyTorch's layers
         # PyTorch's backward pass fails for a GroupNorm in first place whose input needs no gradient.
         self._asks_inputs = any(isinstance(part, nn.GroupNorm) for part in module.modules()) and data.shift is not None
@@ -99,10 +96,7 @@ class LoopObjective:
                 losses[k] = self._native.gradient(row, g, self._batch(self._native, index, view), above)
                 continue
             x, y = self.data.seen(index, view)
-            if self._chain is None:
-                losses[k] = self._autograd(x, y, row, g, criterion, k, above)
-            else:
-                losses[k] = self._chain.gradient(x, row, g, partial(self._loss, y, criterion, k), above)
+            losses[k] = self._autograd(x, y, row, g, criterion, k, above)
         G[:, self.space.trained :] = 0
         return losses, G
 
@@ -110,20 +104,15 @@ class LoopObjective:
         self, W: Tensor, indices: list[Tensor], above: int, kept: ConstantFeatures, views: Sequence[View]
     ) -> tuple[Tensor, Tensor]:
         """Return ``gradient`` for rows that below ``above`` are the same whenever a batch of ``kept`` occurs."""
-        native, chain = self._native, self._chain
-        if (native is None and chain is None) or (native and not native.skipped(above)):
+        native = self._native
+        if native is None or not native.skipped(above):
             return self.gradient(W, indices, None, above, views)
         losses, G = torch.empty(len(W)), torch.empty_like(W)
         G[:, :above] = G[:, self.space.trained :] = 0
         for k, (row, index, view, g) in enumerate(zip(W, indices, views, G, strict=True)):
-            if native:
-                batch = self._batch(native, index, view)
-                features = kept.of(view, partial(native.below, row, batch, above))
-                losses[k] = native.gradient_above(features, row, g, batch[2], above)
-            elif chain:
-                x, y = self.data.seen(index, view)
-                features = kept.of(view, partial(chain.below, x, row, above))
-                losses[k] = chain.gradient_above(features, row, g, partial(self._loss, y, None, k), above)
+            batch = self._batch(native, index, view)
+            features = kept.of(view, partial(native.below, row, batch, above))
+            losses[k] = native.gradient_above(features, row, g, batch[2], above)
         return losses, G
 
     def step(
@@ -284,7 +273,7 @@ class LoopObjective:
         k: int,
         above: int,
     ) -> Tensor:
-        """Compute ``Chain.gradient`` for any module."""
+        """Return the mean loss () of row ``k``, and write its gradient into ``g`` (d,), from ``above`` on."""
         self._point_at(row)
         x.requires_grad_(self._asks_inputs)
         with self._seeing_features() as seen, self._autocast():

@@ -92,7 +92,7 @@ def measured(metric: Metric, gain: Gain) -> str:
 
 def evidence(run: Run, gain: Gain) -> str:
     """Describe the basis of a mean gain: clients, test rows, events, and the names of excluded clients."""
-    events = "" if gain.events is None else f", {gain.events:,} of the rarer answer or event"
+    events = "" if gain.events is None else f", {gain.events:,} of them rarer answers or events"
     missing = [
         f"{run.client(out.client)} ({counted(out.rows, 'row')}"
         + ("" if out.events is None else f", {counted(out.events, 'event')}")
