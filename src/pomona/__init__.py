@@ -1,4 +1,4 @@
-"""Personalized cross-silo federated learning: a model of its own for every client, built from the others' as they help.
+"""Personalized cross-silo federated learning: one model per client, built from the others' as far as they help.
 
     >>> import pomona
     >>> config = pomona.Config(method="apple", partition="dirichlet", clients=3, rounds=1, lr=0.1)

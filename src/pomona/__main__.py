@@ -3,7 +3,7 @@
 import sys
 
 if not sys.flags.safe_path:
-    del sys.path[0]  # the current folder: what lies there is no part of this program
+    del sys.path[0]  # the current folder, whose files are not part of this program
 
 from pomona.cli import main
 

@@ -1,4 +1,4 @@
-"""Configuration of a run: a frozen record, resolved from command line over files over defaults."""
+"""Configuration of a run: a frozen record, resolved from the command line over files over defaults."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ def _rate(value: Any) -> Any:
 
 
 def _device(value: Any) -> Any:
-    """A device by its name; ``auto`` becomes what is there, so that the record says what was taken."""
+    """Resolve a device by name; ``auto`` becomes the available one, so that it is recorded."""
     return ("cuda" if torch.cuda.is_available() else "cpu") if value == "auto" else value
 
 
@@ -57,7 +57,7 @@ SECTIONS = ("method", "partition")  # those whose keys follow from their name
 
 
 def _method(value: Any) -> Any:
-    """The settings of a method, by its name. Raises ConfigError for a user's own that cannot be imported."""
+    """Return the settings of a method by name. Raises ConfigError for a user's own that cannot be imported."""
     if isinstance(value, MethodSettings) and methods.resolve(value.name) is not type(value):
         raise ValueError(f"{type(value).__qualname__} is not what its name stands for; leave out name")
     if not isinstance(value, Mapping):
@@ -73,14 +73,14 @@ def _method(value: Any) -> Any:
 
 
 def own_method(tree: Mapping[str, Any]) -> str | None:
-    """The ``module:Class`` that a tree names as its method; None for a method of the package."""
+    """Return the ``module:Class`` of a tree's method; None for a method of the package."""
     section = named(tree).get("method")
     name = section.get("name") if isinstance(section, Mapping) else None
     return name if isinstance(name, str) and ":" in name else None
 
 
 def _choices(tree: Mapping[str, Any]) -> Choices:
-    """The settings that a section's name chooses; the method of this tree among them, whoever made it."""
+    """Return the settings selected by each section's name, including the tree's own method."""
     section = named(tree).get("method")
     name = section.get("name") if isinstance(section, Mapping) else None
     this = {name: methods.resolve(name)} if isinstance(name, str) and (methods.is_known(name) or ":" in name) else {}
@@ -88,9 +88,9 @@ def _choices(tree: Mapping[str, Any]) -> Choices:
 
 
 class Config(Settings):
-    """Every setting of a run. One name, one meaning; sections as in the TOML file, a section by its name alone too.
+    """Every setting of a run. Sections as in the TOML file; a section may be given by its name only.
 
-    Raises ConfigError naming every bad key or value, with near names of unknown ones.
+    Raises ConfigError with every bad key or value, and suggestions for unknown keys.
 
     >>> config = Config(method={"name": "apple", "mu": 0.1}, rounds=20)
     >>> config.method.name, config.rounds, config.lr
@@ -215,7 +215,7 @@ class Config(Settings):
     @model_validator(mode="wrap")
     @classmethod
     def _said(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """The one road into a Config, from Python as from a file: sections by name, and faults as a ConfigError."""
+        """Validate all input, from Python or a file: expand sections given by name, and raise faults as ConfigError."""
         if not isinstance(given, Mapping):
             return handler(given)
         require_shallow(given)
@@ -239,31 +239,31 @@ class Config(Settings):
 
     @property
     def processes(self) -> int:
-        """Number of processes that clients are spread over where there is more than one."""
+        """Number of worker processes for clients, if more than one."""
         return min(self.workers or len(os.sched_getaffinity(0)), self.clients)
 
     @property
     def adapt_rounds(self) -> int:
-        """Rounds that a client never trained with trains: one where a second would begin as the first did."""
+        """Training rounds of a client that did not train: one if a second would begin as the first did."""
         return self.membership.adapt_rounds if self.method.method().lasting else 1
 
     def tree(self) -> Tree:
-        """Plain values, as they stand in a TOML file; keys that are not set are left out."""
+        """Return plain values as in a TOML file, without keys that are not set."""
         unsaid = "clients" not in self.model_fields_set and (not self.partition or self.partition.members)
         return self.model_dump(mode="json", exclude_none=True, exclude={"clients"} if unsaid else None)
 
     @property
     def chosen(self) -> Tree:
-        """The settings by dotted key that are not at their defaults, nor at those of their method, data, or network."""
+        """Return settings by dotted key that differ from the defaults of the run and its method, data and network."""
         return flat(self.model_dump(mode="json", exclude_defaults=True, exclude_none=True))
 
     def toml(self) -> str:
-        """The file that runs this again."""
+        """Return a TOML file that repeats this run."""
         return tomli_w.dumps(self.tree())
 
 
 def resolve(*layers: Mapping[str, Any]) -> Config:
-    """The Config of layered trees, later ones first in right. Raises ConfigError naming every bad key or value."""
+    """Resolve layered trees, later ones on the right. Raises ConfigError with every bad key or value."""
     tree: Tree = {}
     for layer in layers:
         require_shallow(layer)
@@ -272,7 +272,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
 
 
 def merge(tree: Tree, over: Mapping[str, Any]) -> None:
-    """Lay one tree over another, in place. Naming another method or partition drops the settings of the one before."""
+    """Merge one tree over another, in place. Naming another method or partition drops the previous one's settings."""
     for key, value in over.items():
         under = tree.get(key)
         if isinstance(value, Mapping) and isinstance(under, dict):
@@ -284,7 +284,7 @@ def merge(tree: Tree, over: Mapping[str, Any]) -> None:
 
 
 def read_overrides(words: Iterable[str]) -> Tree:
-    """The tree of ``key=value`` words; values are TOML where they parse as such, else text. Raises ConfigError."""
+    """Return the tree of ``key=value`` words; values are TOML if they parse as such, else text. Raises ConfigError."""
     tree: Tree = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -308,5 +308,5 @@ def _value(text: str) -> Any:
 
 
 def keys(tree: Tree) -> list[str]:
-    """All dotted keys that a run with this method and partition knows."""
+    """Return all dotted keys of a run with this method and partition."""
     return known_keys(tree, Config, _choices(tree))

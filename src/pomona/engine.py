@@ -1,4 +1,4 @@
-"""``engine = "auto"``: what computes a run is chosen once, before its first round; or is what its record says."""
+"""``engine = "auto"``: the engine of a run is chosen once, before its first round, or taken from its record."""
 
 from pathlib import Path
 
@@ -9,16 +9,16 @@ from pomona.scenario import Scenario
 
 
 def on_engine(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
-    """The scenario with its engine by name: that of the run to go on with, else native where it is possible.
+    """Return the scenario with its engine: that of the resumed run, else native if supported.
 
     Args:
         scenario: any.
-        watcher: told of the engine, and why it is not the other.
-        before: folder of the run to go on with, if there is one.
+        watcher: notified of the engine, and why it is not the other.
+        before: folder of the run to resume, if any.
 
     Raises:
         CheckpointError: all checkpoints of that run are damaged.
-        ConfigError: that run was computed by the native engine, which is not possible here.
+        ConfigError: that run used the native engine, which is not available here.
     """
     if scenario.config.engine == "native":
         watcher.note(f"engine = native: pomona-native {release()}")

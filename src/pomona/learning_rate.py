@@ -1,4 +1,4 @@
-"""``lr = "auto"``: the learning rate of a run is searched for, or that which its record says."""
+"""``lr = "auto"``: the learning rate of a run is found by a range test, or taken from its record."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +16,16 @@ from pomona.scenario import Scenario
 
 
 def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
-    """The scenario with its learning rate as a number: that of the run to go on with, else one that is searched for.
+    """Return the scenario with its learning rate: from the resumed run, else found by the range test.
 
     Args:
         scenario: any.
-        watcher: told of the rate, and where it comes from.
-        before: folder of the run to go on with, if there is one.
+        watcher: notified of the rate and its origin.
+        before: folder of the run to resume, if any.
 
     Raises:
         CheckpointError: all checkpoints of that run are damaged.
-        ConfigError: under privacy, where nothing may be tried.
+        ConfigError: with privacy, since trial training is not allowed.
     """
     config = scenario.config
     if config.lr != "auto":
@@ -45,7 +45,7 @@ def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -
 
 
 def steps_of(config: Config) -> Steps:
-    """The local steps of a run, at any rate."""
+    """Return the local steps of a run, at any rate."""
     round_ = round_of(config.model_copy(update={"lr": 1.0}), 1)
 
     def step(w: Tensor, g: Tensor, moments: Tensor, lr: float) -> None:

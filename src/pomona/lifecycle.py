@@ -1,12 +1,12 @@
-"""The life of a run, in the simulator and on a deployment's server alike: where it goes on, its events, its status.
+"""The lifecycle of a run, in the simulator and on a deployment's server: resuming, events, status.
 
 The order of the calls is the same for both::
 
-    with locked(folder):                       # one process a folder
-        with status_kept(folder):              # status.json says how the run ended, whatever ends it
-            point = resume_point(...)          # the last committed round, and how far the record counts up to it
+    with locked(folder):                       # one process per folder
+        with status_kept(folder):              # status.json records how the run ended, in any case
+            point = resume_point(...)          # the last committed round, and its position in the record
             with RunRecord(..., point.after) as record:
-                open_record(...)               # the start event, unless the run goes on
+                open_record(...)               # the start event, unless the run is resumed
                 Loop(...).run()
                 close_record(...)              # the end event, and the views
 """
@@ -44,12 +44,12 @@ from pomona.storage.safetensors_stream import digest
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Point where a run starts or resumes.
+    """The point at which a run starts or resumes.
 
     Attributes:
         found: the last committed round; None before the first.
-        after: how far the record counts; None for a run without a record.
-        notes: a line for each damaged checkpoint that was put aside.
+        after: position up to which the record is valid; None for a run without a record.
+        notes: a line for each damaged checkpoint that was set aside.
     """
 
     found: Checkpoint | None = None
@@ -58,22 +58,22 @@ class ResumePoint:
 
     @property
     def number(self) -> int:
-        """The last committed round; 0 before the first."""
+        """Number of the last committed round; 0 before the first."""
         return self.found.number if self.found else 0
 
 
 def resume_point(out: Path, stamp: Mapping[str, Any]) -> ResumePoint:
-    """Return where the run in a folder goes on; its start if nothing is committed.
+    """Return the point at which a folder's run resumes; its start if nothing is committed.
 
     Args:
         out: the run's folder.
-        stamp: what its checkpoints must be stamped with, see ``checkpointing.identity``.
+        stamp: required identity of its checkpoints, see ``checkpointing.identity``.
 
     Raises:
         CheckpointError: all checkpoints are damaged, or they belong to another run.
     """
     found, notes = find(out, stamp)
-    begun = (out / EVENTS).exists()  # perhaps cut short before its first commit
+    begun = (out / EVENTS).exists()  # possibly interrupted before its first commit
     after = Mark(**found.meta["events"]) if found else Mark() if begun else None
     return ResumePoint(found, after, tuple(notes))
 
@@ -82,7 +82,7 @@ def resume_point(out: Path, stamp: Mapping[str, Any]) -> ResumePoint:
 def status_kept(out: Path) -> Iterator[None]:
     """Write to ``status.json`` how a run ends: finished after its last committed round, or why not.
 
-    A process that is told to stop is interrupted, whatever exit code it is given for that.
+    A process that is told to stop is recorded as interrupted, whatever its exit code.
     """
     try:
         yield
@@ -96,7 +96,7 @@ def status_kept(out: Path) -> Iterator[None]:
 
 
 def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any]) -> None:
-    """Append the start event; ``about``: what ``Scenario.about`` says, or as much of it as is known."""
+    """Append the start event; ``about``: the result of ``Scenario.about``, as far as it is known."""
     config, card = scenario.config, scenario.config.method.method().card
     record.event(
         "start",
@@ -117,19 +117,19 @@ def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any])
 
 
 def _frozen(tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
-    """The part of the network that is not trained: number of parameters and statistics, and hash."""
+    """Describe the frozen part of the network: number of parameters and statistics, and hash."""
     return {"parameters": sum(t.numel() for t in tensors.values()), "sha256": digest(tensors)} if tensors else None
 
 
 def close_record(record: RunRecord, seconds: float, **more: Any) -> Result:
-    """Append the end event with the summary of a run of so many seconds, and write the views."""
+    """Append the end event with the run's summary and duration, and write the views."""
     summary = summarise(gather(record.events, record.config, None), seconds)
     record.event("end", time=time(), summary={**summary, **more})
     return record.close()
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a run is made with; of the machine the system and the architecture alone."""
+    """Return the versions used by a run, and the machine's system and architecture."""
     packages = {name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")}
     native = {"pomona-native": release()} if release() else {}
     machine = f"{platform.system()} {platform.machine()}"
@@ -137,23 +137,23 @@ def versions() -> dict[str, str]:
 
 
 def moved(then: Mapping[str, str]) -> str:
-    """Return a line about the versions that changed since a run was started with ``then``; empty if none did."""
+    """Return a line about versions that changed since a run was started with ``then``; empty if none did."""
     now = versions()
     changed = [f"{name} {then.get(name)}, now {now.get(name)}" for name in differing(then, now)]
     return f"started with {'; '.join(changed)}: results may differ in the last bits" if changed else ""
 
 
 def complete(config: Config, data: str, partition: str, out: Path) -> bool:
-    """Whether a finished run is all that is asked for; if not, it can be given the rounds that it lacks.
+    """Return whether a finished run fulfils the request; if not, the missing rounds can be added.
 
     Args:
-        config: what is asked for.
+        config: the request.
         data: SHA-256 of the data.
-        partition: SHA-256 of who holds which rows.
+        partition: SHA-256 of the partition.
         out: a finished run's folder.
 
     Raises:
-        CheckpointError: its files changed since, or it is a run of other settings, data or partition, or of more
+        CheckpointError: its files have changed, or it is a run with other settings, data or partition, or with more
             rounds; nothing is changed.
     """
     try:
@@ -167,12 +167,12 @@ def complete(config: Config, data: str, partition: str, out: Path) -> bool:
 
 
 def require_own_files(config: Config, partition: str, out: Path) -> None:
-    """Raise CheckpointError if what lies beside the checkpoints of an unfinished run tells of another one.
+    """Raise CheckpointError if other files of an unfinished run do not belong to its checkpoints.
 
     Args:
-        config: that of the checkpoints, but for what may change.
-        partition: text of who holds which rows.
-        out: the run's folder; a file that is not there is written anew.
+        config: that of the checkpoints, except what may change.
+        partition: text of the partition.
+        out: the run's folder; missing files are written again.
     """
     beside = "restore it, or remove it: it is then written anew"
     if (out / "config.toml").exists():
@@ -191,7 +191,7 @@ def require_own_files(config: Config, partition: str, out: Path) -> None:
 
 
 def begun_with(out: Path, key: str) -> Any:
-    """A setting of the run whose newest whole checkpoint lies in a folder, None before its first.
+    """Return a setting of the run with the newest intact checkpoint in a folder, None before its first.
 
     Raises CheckpointError if all are damaged.
     """
@@ -200,7 +200,7 @@ def begun_with(out: Path, key: str) -> Any:
 
 
 def _recorded(out: Path, asked: Config) -> Config:
-    """The settings in a run's folder; no code is imported for a method that is not asked for."""
+    """Read the settings in a run's folder; only the requested method's code is imported."""
     path = out / "config.toml"
     try:
         tree = read_file(path)

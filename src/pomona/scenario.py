@@ -1,4 +1,4 @@
-"""A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
+"""A scenario: a data set with its partition and a matching network, complete before any training."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -69,9 +69,10 @@ class Scenario:
     def prepare(
         cls, config: Config, reader: Callable[[DataSettings], Dataset] = read, agreed: bool = False
     ) -> "Scenario":
-        """Read, check, divide; the scenario's config has its number of clients settled.
+        """Read, validate and divide the data; the scenario's config has its number of clients resolved.
 
-        ``agreed``: the reader's form, units of targets among it, was settled beforehand, and nothing is learnt for it.
+        ``agreed``: whether the reader's form, including units of targets, was agreed before, so that nothing is learned
+        for it.
 
         Raises DataError or ConfigError, before anything is computed or written.
         """
@@ -83,7 +84,7 @@ class Scenario:
             pinned = config.model.model_copy(update={"init_sha256": given.sha256})
             config = config.model_copy(update={"model": pinned})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
-        if dataset.learn:  # the reader did not know yet which rows the partition would put aside for testing
+        if dataset.learn:  # the reader did not know which rows the partition would hold out
             dataset = dataset.learn(dataset, np.concatenate([c.train for c in partition.clients]))
         dataset = apply_turns(dataset, partition)
         if share := config.method.method().share:
@@ -99,11 +100,11 @@ class Scenario:
         return scenario
 
     def at_rate(self, lr: float) -> "Scenario":
-        """The scenario with this learning rate, and with what has been computed of it so far."""
+        """Return the scenario with this learning rate, keeping what has been computed."""
         return self._set(lr=lr)
 
     def on_engine(self, engine: str) -> "Scenario":
-        """The scenario with this engine, and with what has been computed of it so far."""
+        """Return the scenario with this engine, keeping what has been computed."""
         return self._set(engine=engine)
 
     def _set(self, **settings: Any) -> "Scenario":
@@ -112,10 +113,10 @@ class Scenario:
         return changed
 
     def _in_deviations(self) -> "Scenario":
-        """Numbers are learned with mean 0 and deviation 1 over all training rows, so that lr means the same everywhere.
+        """Standardise numeric targets over all training rows, so that lr has the same scale everywhere.
 
-        With privacy they stay as they are: moments are a release that no noise covers; and with a loss of the user's
-        own, which may want them positive, or whole.
+        Not with privacy, since moments are a release without noise; and not with a user's own loss, which may require
+        positive numbers or integers.
         """
         if not self.task.standardised or self.config.privacy or self.config.model.loss != "auto":
             return self
@@ -124,9 +125,9 @@ class Scenario:
         return replace(self, dataset=replace(self.dataset, target_shift=shift, target_scale=scale))
 
     def check(self, agreed: bool = False) -> None:
-        """Raise ConfigError or DataError, before round 1, for what the method or the network cannot work with.
+        """Raise ConfigError or DataError, before round 1, for data or settings that the method or network cannot use.
 
-        ``agreed``: the clients have settled beforehand what their classes are called.
+        ``agreed``: whether the clients have agreed on class names before.
         """
         _ = self.choice
         loss = criterion(self.config.model, self.task)
@@ -145,12 +146,12 @@ class Scenario:
 
     @property
     def remarks(self) -> list[str]:
-        """Warnings about data and partition, one line each."""
+        """Return warnings about data and partition, one line each."""
         return remarks(self.dataset, self.partition, self.names)
 
     @property
     def names(self) -> list[str]:
-        """Client names: those given, else the data's own, else their numbers."""
+        """Return client names: those given, else the data's own, else their numbers."""
         if self.titles:
             return list(self.titles)
         owners, n = self.dataset.owners, len(self.partition.clients)
@@ -160,30 +161,30 @@ class Scenario:
 
     @property
     def targets(self) -> Targets:
-        """What the targets are."""
+        """Type of the targets."""
         return self.dataset.targets
 
     @property
     def task(self) -> Task:
-        """What the targets' kind decides."""
+        """Task of the targets."""
         return task_of(self.targets, self.dataset.edges)
 
     @cached_property
     def choice(self) -> Choice:
-        """The run's metric and why it was chosen. Raises ConfigError if the targets do not define it."""
+        """Headline metric of the run and the reason for it. Raises ConfigError if the targets do not define it."""
         held = [c.train for c in self.partition.clients]
         labels = self.dataset.y[np.concatenate(held)] if held and self.task.commonest else self.dataset.y[:0]
         return choose(self.config.metric, self.task, labels, self.dataset.classes)
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:
-        """One sample's shape as the network takes it: (C, H, W), (C, D, H, W), (F,) or (T,)."""
+        """Shape of one sample as network input: (C, H, W), (C, D, H, W), (F,) or (T,)."""
         return network_shape(self.dataset.kind, self.dataset.x.shape[1:])
 
     def module(self, client: int | None = None) -> nn.Module:
-        """The network with the run's initial values, or with a client's own when one is named.
+        """Return the network with the run's initial values, or with a client's own if given.
 
-        What is frozen is the run's in either case, and the same memory in all of its networks.
+        Frozen tensors are the run's in either case, and shared by all of its networks.
         """
         module = deepcopy(self._common) if client is None else self._built(client)
         share(module, self.frozen)
@@ -203,17 +204,17 @@ class Scenario:
 
     @cached_property
     def frozen(self) -> dict[str, Tensor]:
-        """The tensors that nobody trains, by name; empty for a network that is trained whole."""
+        """The frozen tensors by name; empty if the whole network is trained."""
         return frozen(self._common)
 
     def private(self, folder: Path) -> PrivateObjective:
-        """The objective whose gradients are private; each client's key and ledger lie in the folder."""
+        """Return the objective with private gradients; each client's key and ledger are in the folder."""
         assert self.config.privacy
         module, space = self._seen_network()
         return PrivateObjective(self.objective(), module, space, self.config.privacy, folder)
 
     def epsilons(self) -> list[float]:
-        """Upper bound of each client's epsilon for the whole run. Raises ConfigError without the accountants."""
+        """Return upper bounds of each client's epsilon for the whole run. Raises ConfigError without accountants."""
         c = self.config
         settings = c.privacy
         assert settings
@@ -223,12 +224,12 @@ class Scenario:
         return [cost(n, c.adapt_rounds if i in unseen else c.rounds) for i, n in enumerate(sizes)]
 
     def objective(self) -> LoopObjective | StackedObjective:
-        """The objective over this scenario's data, or over the features that a frozen part makes of it.
+        """Return the objective over this scenario's data, or over the features of a frozen part.
 
-        Raises ConfigError where the engine is native and does not know this scenario.
+        Raises ConfigError if the engine is native and does not support this scenario.
         """
         module, space = self._seen_network()
-        # On a CPU convolutions are quicker a client at a time, and what is shared is the method's own algebra.
+        # On a CPU convolutions are faster one client at a time; only the method's own algebra is shared.
         flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         loss, precision = criterion(self.config.model, self.task), self.config.precision
         native = self._native(module, space, loss)
@@ -241,12 +242,12 @@ class Scenario:
         return LoopObjective(module, space, self.resident, loss, precision)
 
     def not_native(self) -> str:
-        """Why the native engine does not compute this scenario; empty if it does, or would if it were chosen."""
+        """Return why the native engine does not compute this scenario; empty if it does, or would if it were chosen."""
         native = self._native(*self._seen_network(), criterion(self.config.model, self.task))
         return native if isinstance(native, str) else ""
 
     def _native(self, module: nn.Module, space: ParameterSpace, loss: Criterion) -> NativeStep | str:
-        """The native engine for this scenario, or why there is none."""
+        """Return the native engine for this scenario, or why there is none."""
         if self.config.engine == "torch":
             return "engine = 'torch'"
         if self.config.privacy:
@@ -258,18 +259,18 @@ class Scenario:
         return native
 
     def _seen_network(self) -> tuple[nn.Module, ParameterSpace]:
-        """The network that an objective runs, without the frozen part whose features are kept; and the row's space."""
+        """Return the network for an objective, without a frozen part with cached features; and the row's space."""
         module = self.module().to(self.config.device)
         part = self._cut(module)
         return part.rest if part else module, ParameterSpace(module, self.config.buffers)
 
     @property
     def keeps_features(self) -> bool:
-        """Whether what the frozen part makes of a sample is computed once and kept."""
+        """Whether the features of the frozen part are computed once and cached."""
         return self._cut(self.module().to(self.config.device)) is not None
 
     def _cut(self, module: nn.Module) -> Cut | None:
-        """The network in two, where what its frozen part computes is kept."""
+        """Split the network if the features of its frozen part are cached."""
         drawn = self.config.augment or self.config.model.patch  # training sees other samples in each step
         if self.config.model.cache_features == "off" or drawn or not self.frozen:
             return None
@@ -278,7 +279,7 @@ class Scenario:
 
     @cached_property
     def resident(self) -> DeviceDataset:
-        """What the objective sees of the data: samples, or their features, which are computed on first use."""
+        """The data for the objective: samples, or their features, which are computed on first use."""
         data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
         weights = class_weights.weights_of(self.config.model, data.y, data.rows["train"], self.dataset.n_outputs)
         data = replace(data, weights=weights, augment=self.config.augment, patch=self.config.model.patch)
@@ -290,7 +291,7 @@ class Scenario:
         """The models that training starts from."""
         module = self.module()
         space, device = ParameterSpace(module, self.config.buffers), self.config.device
-        common = space.pack(module).to(device)  # kept: a large network takes seconds to draw, and each client asks
+        common = space.pack(module).to(device)  # cached: a large network takes seconds to draw, once per client
 
         def make(client: int | None) -> Tensor:
             row = common.clone() if client is None else space.pack(self.module(client)).to(device)
@@ -299,7 +300,7 @@ class Scenario:
         return Initial(make, space.layers, space.norms, common[space.trained :], space.variances)
 
     def constant(self) -> dict[str, Any]:
-        """Metric, accuracy and loss of constant predictions."""
+        """Return metric, accuracy and loss of constant predictions."""
         loss, task, y = criterion(self.config.model, self.task), self.task, self.dataset.y
         names = {self.choice.metric.name, *({ACCURACY.name} & {*task.measures}), "loss"}
         train, test = ([y[getattr(c, part)] for c in self.partition.clients] for part in ("train", "test"))
@@ -325,7 +326,7 @@ class Scenario:
         return constants(sorted(names), task, self.dataset.n_outputs, train, test, judge)
 
     def _subgroups(self) -> dict[str, Any] | None:
-        """Of each client's test samples, the number of their subgroup."""
+        """Return the subgroup of each client's test samples."""
         if self.dataset.subgroups is None:
             return None
         column, names, number = self.dataset.subgroups
@@ -333,7 +334,7 @@ class Scenario:
         return {"column": column, "names": list(names), "test": test}
 
     def test_groups(self) -> dict[int, NDArray[np.int64]]:
-        """(n,) int64 of each client's test samples: those of one group have one number; empty without groups."""
+        """Return (n,) int64 the group of each client's test samples; empty without groups."""
         data = self.dataset
         if data.groups is None:
             return {}
@@ -341,7 +342,7 @@ class Scenario:
         return {i: np.unique(groups[c.test], return_inverse=True)[1] for i, c in enumerate(self.partition.clients)}
 
     def about(self) -> dict[str, Any]:
-        """Description for the record: sizes, label counts, hidden groups, hashes."""
+        """Return the record's description: sizes, label counts, hidden groups, hashes."""
         rows = self.partition.clients
         return {
             "clients": self.names,
@@ -367,7 +368,7 @@ class Scenario:
 
 
 def _members(config: Config, dataset: Dataset) -> int:
-    """Number of clients if not set: that of the partition, else the default."""
+    """Return the number of clients if not set: that of the partition, else the default."""
     if isinstance(config.partition, Natural) and dataset.owners is not None:
         return len(dataset.owners.names)
     if isinstance(config.partition, FromFile):
@@ -376,5 +377,5 @@ def _members(config: Config, dataset: Dataset) -> int:
 
 
 def _not_possible(why: str) -> ConfigError:
-    """The error of a run whose engine is native where that does not compute it."""
+    """Return the error for a native run that the engine does not support."""
     return ConfigError(f"engine = 'native' is not possible: {why}; set engine=torch")

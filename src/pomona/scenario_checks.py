@@ -1,4 +1,4 @@
-"""Checks before round 1 of what a method or a network needs of the data and of the other settings."""
+"""Checks before round 1 that the data and settings meet the needs of the method and the network."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from pomona.partition.partition import Partition
 def require_private(config: Config, dataset: Dataset, partition: Partition, module: nn.Module, agreed: bool) -> None:
     """Raise ConfigError for a run that cannot train privately, or whose releases are not acknowledged.
 
-    ``agreed``: the clients have settled beforehand what their classes are called.
+    ``agreed``: whether the clients have agreed on class names before.
     """
     from pomona.objective.private_gradients import refuse_statistics
     from pomona.privacy import releases
@@ -40,7 +40,7 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
 
 
 def require_patches(config: Config, dataset: Dataset) -> None:
-    """Raise ConfigError for patches that images do not have, a method that compares whole images, or without MONAI."""
+    """Raise ConfigError for patches larger than the images, a method that compares whole images, or missing MONAI."""
     if not (patch := config.model.patch):
         return
     if wrong := patch.misfit(network_shape(dataset.kind, dataset.x.shape[1:]), dataset.targets):
@@ -56,7 +56,7 @@ def require_patches(config: Config, dataset: Dataset) -> None:
 
 
 def require_samples(config: Config, partition: Partition, names: Sequence[str], module: nn.Module) -> None:
-    """Raise DataError or ConfigError where a client, or a batch, has fewer samples than the run needs."""
+    """Raise DataError or ConfigError if a client, or a batch, has fewer samples than the run needs."""
     held = list(zip(names, partition.clients, strict=True))
     blind = [name for name, c in held if not len(c.validation)]
     if config.method.method().card.validates and blind:

@@ -1,4 +1,4 @@
-"""Run a configuration from start to record: the simulator behind ``pomona run`` and ``pomona.run``."""
+"""Running a configuration from start to record: the simulator behind ``pomona run`` and ``pomona.run``."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -62,13 +62,13 @@ def run(config: Config, out: Path | str | None = None, watcher: Callback | None 
 
     Args:
         config: every setting.
-        out: folder for the record; made if absent. None keeps the result in memory only.
-        watcher: told of every round.
-        resume: go on after the last committed round in ``out``; a finished run of these settings is left as it is,
-            one of fewer rounds is given more. Settings, data and partition must be those of the run in ``out``.
+        out: folder for the record; created if missing. None keeps the result in memory only.
+        watcher: called after every round.
+        resume: whether to continue after the last committed round in ``out``; a finished run with these settings is
+            unchanged, one of fewer rounds extended. Settings, data and partition must be those of the run in ``out``.
 
     Returns:
-        The result, as ``pomona.load(out)`` would read it again.
+        The result, as ``pomona.load(out)`` would read it.
 
     Raises:
         PomonaError: with the remedy; nothing is written before data and settings have been checked.
@@ -94,7 +94,7 @@ def run(config: Config, out: Path | str | None = None, watcher: Callback | None 
 def simulate(
     scenario: Scenario, out: Path | None = None, watcher: Callback | None = None, resume: bool = False
 ) -> Result:
-    """``run`` for a scenario that is ready."""
+    """Apply ``run`` to a prepared scenario."""
     torch.set_num_threads(1)
     require_possible(scenario)
     watcher = watcher or NullCallback()
@@ -124,17 +124,17 @@ def simulate(
 
 
 def _settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
-    """The scenario with what ``auto`` stands for in engine and learning rate, as the run to go on with has it."""
+    """Return the scenario with ``auto`` engine and learning rate resolved, as in the run to resume."""
     return settled(on_engine(scenario, watcher, before), watcher, before)
 
 
 def _what(scenario: Scenario) -> tuple[str, str]:
-    """Hashes of a run's data and of who holds which rows."""
+    """Return the hashes of a run's data and of its partition."""
     return scenario.partition.recipe["fingerprint"], scenario.partition.sha256
 
 
 def _recorded(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
-    """Run in a folder that is held for it, with its status kept; a lost worker process is made up for once."""
+    """Run in a locked folder, with its status recorded; a lost worker process is replaced once."""
     with status_kept(out), enough("training"):
         try:
             return _attempt(scenario, out, watcher, resume, hold)
@@ -155,7 +155,7 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
     if point.found and point.after:
         committed_events(out, point.after)
         require_own_files(config, scenario.partition.text(), out)
-        write_status(out, Status(state="running", round=point.number))  # what follows has no finished record
+        write_status(out, Status(state="running", round=point.number))  # the following has no finished record
         _settings(scenario, out)
     with RunRecord(out, config.tree(), point.after) as record:
         if point.found and (line := moved(record.events[0]["versions"])):
@@ -164,7 +164,7 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
 
 
 def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
-    """Place of clients' states, reported if it is the disk. Raises ConfigError if they fit nowhere."""
+    """Return the storage of clients' states, reporting disk use. Raises ConfigError if they do not fit anywhere."""
     config = scenario.config
     require_training(config, len(scenario.initial()), config.processes)
     client = config.method.method().client
@@ -178,7 +178,7 @@ def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
 
 
 def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold) -> Result:
-    """The rounds, the record's views, and the models."""
+    """Run the rounds, and write the record's views and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
     if warning := caution(config):
         watcher.note(warning)
@@ -215,7 +215,7 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
 
 
 def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold) -> Inline | Workers:
-    """All clients in this process, or in worker processes where there are several on a CPU."""
+    """Return a transport with all clients in this process, or in worker processes if there are several on a CPU."""
     config, half = scenario.config, scenario.config.method.method().client
 
     def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
@@ -234,16 +234,16 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
     copies = KeptCopies.banked(half.keeps, scenario.initial, roster, bank)
     if alone:
         return Inline(partial(make, copies), groups)
-    _ = scenario.resident  # made here once, and shared by all that are forked
+    _ = scenario.resident  # created here once, and shared by all forked processes
     return Workers(partial(make, KeptCopies({}, scenario.initial, {})), groups, roster.sizes, workers, copies)
 
 
 def _collected(
     scenario: Scenario, transport: Inline | Workers, record: RunRecord, headline: tuple[str, When], best: int
 ) -> dict[str, Any]:
-    """Put the clients' answers and final metrics on record; return what the summary says beside them.
+    """Record the clients' answers and final metrics; return further content of the summary.
 
-    ``best``: the best common round, which they are of with ``keep = best``.
+    ``best``: the best common validation round, to which they refer with ``keep = best``.
     """
     config = scenario.config
     everybody = tuple(range(config.clients))
@@ -260,7 +260,7 @@ def _collected(
 
 
 def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:
-    """Privacy in the summary: each client's epsilon, None if unbounded."""
+    """Return the summary's privacy section: each client's epsilon, None if unbounded."""
     if not config.privacy or spent is None:
         return {}
     bounded = [e if isfinite(e) else None for e in spent]
@@ -270,7 +270,7 @@ def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:
 
 
 def _settings(scenario: Scenario, out: Path) -> None:
-    """Write what was asked, and who holds which rows."""
+    """Write the settings and the partition."""
     with writing(out):
         publish(out, [scenario.config.toml().encode()], lambda _: "config.toml")
         publish(out, [scenario.partition.text().encode()], lambda _: "partition.json")

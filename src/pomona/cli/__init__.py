@@ -39,20 +39,22 @@ data.command("pomona.cli.data:list_", name="list", help="List data sets, partiti
 data.command("pomona.cli.data:show", name="show", help="Show a scenario: sizes, label map, divergence.")
 app.command(data)
 COMMANDS = "pomona.commands"
-"""Entry points of other packages: functions that add commands to ``app``, and return the names of those whose files and
-folders are for their owner alone."""
+"""Entry points of other packages: functions that add commands to ``app``.
+
+They return the names of commands whose files and folders are readable by their owner only.
+"""
 PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(group=COMMANDS)))
 GOES_ON = {"run": "`pomona run ... --resume` goes on", "bench": "the same command goes on"}  # after Ctrl-C
 
 
-TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that take key=value words
+TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that accept key=value words
 
 
 def _setting_hint(fault: CycloptsError, given: Sequence[str]) -> str:
-    """What to write in place of an option that is a setting; empty where it is none, or the command takes none."""
+    """Return the replacement for an option that is a setting; empty if it is none, or the command accepts none."""
     if not isinstance(fault, UnknownOptionError) or not any(given[: len(c)] == c for c in TAKE_SETTINGS):
         return ""
-    from pomona.config import keys  # late: it reads every settings record
+    from pomona.config import keys  # late: it imports every settings record
 
     option = (fault.token.keyword or fault.token.value).partition("=")[0]
     word = option.lstrip("-").replace("-", "_")
@@ -61,13 +63,13 @@ def _setting_hint(fault: CycloptsError, given: Sequence[str]) -> str:
 
 
 class SafeStderr:
-    """Standard error whose file may be full or whose reader may be gone: what cannot be said harms nothing else."""
+    """Standard error that may be full or closed: output that cannot be written is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Say it, or not."""
+        """Write the text, or drop it."""
         with suppress(OSError):
             self._stream.write(text)
         return len(text)
@@ -84,15 +86,15 @@ class SafeStderr:
 
 
 def _end(fault: PomonaError) -> NoReturn:
-    """End with the line and the code of a fault."""
-    from pomona.cli.output import shown  # late: most commands end well, and do not need rich before they begin
+    """Exit with an error's message and code."""
+    from pomona.cli.output import shown  # late: successful commands do not need rich for this
 
     print(*map(shown, fault.text().split("\n")), sep="\n", file=sys.stderr)
     sys.exit(fault.code)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
+    """Run a command, by default this process's own; a user's mistake becomes one line and an exit code."""
     given = list(sys.argv[1:] if words is None else words)
     before = os.umask(0o077) if PRIVATE.intersection(given[:1]) else None
     try:
@@ -105,13 +107,13 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _main(given: list[str]) -> None:
     if given[:1] == ["run"] and set(given) & set(app.help_flags):
-        from pomona.cli.settings import of_a_run  # late: it reads every settings record
+        from pomona.cli.settings import of_a_run  # late: it imports every settings record
 
         app["run"].help_epilogue = of_a_run()
     try:
         with enough(f"pomona {given[0] if given else ''}".rstrip()):
             app(given, exit_on_error=False, print_error=False)
-        sys.stdout.flush()  # here, and not at the interpreter's end, a reader that has left is no fault
+        sys.stdout.flush()  # here rather than at the interpreter's exit, so that a closed pipe is not an error
     except PomonaError as fault:
         _end(fault)
     except CycloptsError as fault:
@@ -120,12 +122,12 @@ def _main(given: list[str]) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         if current_thread() is main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one could only disturb the end
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second signal could only disturb the exit
         again = GOES_ON.get(given[0] if given else "", "the same command begins anew")
         print(f"error[INTERRUPTED]: stopped before the end; {again}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left; that is not a fault
+        sys.stderr.close()  # the reader of our output has left, which is not an error
         sys.exit(0)
     except OSError as fault:
         if fault.filename is None:

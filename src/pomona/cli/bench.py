@@ -31,7 +31,7 @@ from pomona.experiments.suite import Size, Suite
 from pomona.results.figures.figure import forms
 from pomona.storage.run_status import read_status
 
-EVERY = 5.0  # seconds between two lines where there is no terminal
+EVERY = 5.0  # seconds between two lines without a terminal
 SOME = Parameter(consume_multiple=(1, None), negative="", show_default=False)  # --methods a b
 
 
@@ -52,10 +52,10 @@ def bench(
     figures: Figures = "",
     json: Json = False,
 ) -> None:
-    """Run a suite, or go on with it: the same command again keeps what is finished. Without a suite, list those known.
+    """Run or resume a suite: repeating the command keeps finished runs. Without a suite, list the known ones.
 
-    Another part of the suite, or the whole, goes on in the same folder. Exit code 1 if a cell that was asked for
-    failed; the others are finished and tabulated all the same.
+    Another part of the suite, or the whole, can be run in the same folder. Exit code 1 if a requested cell failed; the
+    others are still finished and tabulated.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def bench(
 
 
 def _explained(suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tuple[str, ...], json: bool) -> None:
-    """The runs of each method in each scenario, and the settings in which they differ from the defaults."""
+    """Return the runs of each method in each scenario, with the settings that differ from the defaults."""
     pairs = suite.pairs(size, scenarios, methods)
     groups = [group for group in plan_of(suite, size) if (group.scenario, group.method) in pairs]
     told: list[dict[str, Any]] = [
@@ -131,7 +131,7 @@ def _explained(suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tu
 
 
 def own_settings(config: Config) -> Tree:
-    """The settings of a run by dotted key that are not the defaults, without its seed and where its data lie."""
+    """Return a run's non-default settings by dotted key, without its seed and the location of its data."""
     return {key: value for key, value in config.chosen.items() if key not in ("seed", "workers", "data.dir")}
 
 
@@ -142,7 +142,7 @@ def _drawn(made: Bench, folder: Path, wanted: Sequence[str]) -> Path:
 
 
 def _split(option: str, words: tuple[str, ...], known: Container[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names and the key=value settings behind an option, which takes both; a name that is known may have a =."""
+    """Split an option's words into names and key=value settings; a known name may contain a =."""
     settings = tuple(word for word in words if "=" in word and word not in known)
     names = tuple(word for word in words if word not in settings)
     if settings and not names:
@@ -151,7 +151,7 @@ def _split(option: str, words: tuple[str, ...], known: Container[str]) -> tuple[
 
 
 def merged(tree: Tree, over: Tree) -> Tree:
-    """One tree laid over another."""
+    """Merge one tree over another."""
     both: Tree = {}
     for layer in (tree, over):
         merge(both, layer)
@@ -159,7 +159,7 @@ def merged(tree: Tree, over: Tree) -> Tree:
 
 
 def _listing(json: bool) -> None:
-    """The suites that come with the package."""
+    """List the bundled suites."""
     known = {name: read_suite(file) for name, file in suites().items()}
     if json:
         emit([{"suite": name, "title": s.title, "file": str(suites()[name])} for name, s in known.items()])
@@ -169,13 +169,13 @@ def _listing(json: bool) -> None:
 
 
 class TimeLeft:
-    """The time that a bench still takes if it goes on as since its start."""
+    """Estimated remaining time of a bench at its rate since the start."""
 
     def __init__(self) -> None:
-        self._began, self._kept = monotonic(), -1  # runs that were done before the start
+        self._began, self._kept = monotonic(), -1  # runs finished before the start
 
     def __call__(self, settled: int, total: int) -> str:
-        """A clause behind "5 of 12 runs done"; empty before the first of this start is done, and at the end."""
+        """Return a clause for "5 of 12 runs done"; empty before this start's first run is done, and at the end."""
         self._kept = settled if self._kept < 0 else self._kept
         if settled in (self._kept, total):
             return ""
@@ -184,7 +184,7 @@ class TimeLeft:
 
 
 class Board:
-    """The live table: methods down, scenarios across, how many cells of each are done."""
+    """The live table: methods down, scenarios across, with the number of finished cells."""
 
     def __init__(self, folder: Path, title: str) -> None:
         self._folder, self._title = folder, title
@@ -199,7 +199,7 @@ class Board:
         self._live.stop()
 
     def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
-        """Draw it anew."""
+        """Redraw the table."""
         wanted = [v for g in groups for v in _states(g, verdicts)]
         settled = sum(v.settled for v in wanted)
         drawn = Table(title=escape(self._title), title_justify="left", box=None, pad_edge=False)
@@ -227,14 +227,14 @@ class Board:
 
 
 class BenchLines:
-    """Progress where there is no terminal: a line at the start, every few seconds if there is news, and at the end."""
+    """Progress without a terminal: a line at the start, every few seconds if anything changed, and at the end."""
 
     def __init__(self) -> None:
         self._said, self._at = "", -EVERY
         self._left = TimeLeft()
 
     def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
-        """Say how many runs are done, if that is news."""
+        """Print the number of finished runs if it has changed."""
         wanted = [v for g in groups for v in _states(g, verdicts)]
         settled, failed = sum(v.settled for v in wanted), sum(v.state == "failed" for v in wanted)
         left = self._left(settled, len(wanted))
@@ -245,14 +245,14 @@ class BenchLines:
 
 
 def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
-    """State of each run of a group; runs that wait for a tuning choice are shown for the first point."""
+    """Return the state of each run of a group; runs that wait for tuning are shown for the first point."""
     chosen = group.chosen(verdicts)
     cells = (*group.trials, *group.finals[chosen or 0])
     return [verdicts[folder] for folder in dict.fromkeys(c.folder for c in cells)]
 
 
 def _closing(made: Bench, left: str, page: Path | None, json: bool) -> None:
-    """Outcome of what was asked for, what is left of the whole bench, and its paths."""
+    """Print the outcome of the requested cells, what is left of the whole bench, and its paths."""
     paths = {name: str(made.folder / name) for name in ("table.md", "table.csv", RESULTS, TIMING)}
     paths |= {"report": str(page)} if page else {}
     if json:

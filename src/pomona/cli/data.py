@@ -105,8 +105,9 @@ def show(
 
 
 def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
-    """The names of classes, labels, targets or intervals; of all but targets also the rows that have them, or their
-    event in them, in each part.
+    """Return the names of classes, labels, targets or intervals; except for targets, also their rows in each split.
+
+    For intervals, these are the rows with their event in it.
     """
     import numpy as np
 

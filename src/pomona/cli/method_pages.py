@@ -1,4 +1,4 @@
-"""The pages of ``docs/methods``: what each method's file says of itself, made from the code."""
+"""The pages of ``docs/methods``, generated from the methods' docstrings and cards."""
 
 import sys
 from collections import defaultdict
@@ -8,7 +8,7 @@ from pomona.methods import METHODS
 
 
 def pages() -> dict[str, str]:
-    """File name -> Markdown: one page a module of methods, and an index."""
+    """Return file name -> Markdown: one page per module of methods, and an index."""
     modules: defaultdict[str, list[str]] = defaultdict(list)
     for name, settings in METHODS.items():
         modules[settings.__module__].append(name)

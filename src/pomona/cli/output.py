@@ -1,4 +1,4 @@
-"""Shared by the commands: parsing of arguments, output for people and for programs."""
+"""Shared by the commands: parsing of arguments, and output for people and programs."""
 
 import json
 import sys
@@ -31,13 +31,13 @@ Figures = Annotated[
 """The option ``--figures`` of every command that writes a page; see ``pomona.results.figures.figure.forms``."""
 size = wording.size
 console = Console(stderr=True)
-out = Console(width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own
+out = Console(width=None if sys.stdout.isatty() else 160)  # width for a file or a pipe
 
 
 def config_of(words: Iterable[str], *options: Mapping[str, Any], under: Tree | None = None) -> "Config":
-    """The Config of a command line: TOML files, then the options that were given, then key=value words.
+    """Return the Config of a command line: TOML files, then options, then key=value words.
 
-    ``under``: what lies below them all.
+    ``under``: a tree below all of them.
     """
     from pomona.config import read_overrides, resolve
 
@@ -47,32 +47,32 @@ def config_of(words: Iterable[str], *options: Mapping[str, Any], under: Tree | N
 
 
 def _settings(path: Path) -> Tree:
-    """The tree of a run's TOML file. Raises ConfigError for a suite's or a study's, naming the command that runs it."""
+    """Read a run's TOML file as a tree. Raises ConfigError for a suite or a study, naming the command to use."""
     tree = read_file(path)
     if is_study(tree):
         raise ConfigError(f"{path} is a study of a federation; simulate it: pomona deploy simulate {path} data=NAME")
-    if "scenario" in tree:  # every suite has it, and no run
+    if "scenario" in tree:  # in every suite, and never in a run
         raise ConfigError(f"{path} is a suite, a table of runs; run it with: pomona bench {path}")
     return tree
 
 
 def is_study(tree: Tree) -> bool:
-    """Whether a TOML file is a ``STUDY.toml`` or a ``federation.toml``: these keys no run has at its top."""
+    """Return whether a TOML file is a ``STUDY.toml`` or a ``federation.toml``, by keys that a run cannot have."""
     return not tree.keys().isdisjoint({"run", "task", "kind", "silo"})
 
 
 def option(section: str, key: str, value: Any) -> Tree:
-    """The tree of one option, empty when it was not given."""
+    """Return the tree of one option, empty if it was not given."""
     return {} if value is None else {section: {key: value}}
 
 
 def emit(value: Any) -> None:
-    """JSON for programs, on standard output: records as objects, paths as text, functions as ``module:name``."""
+    """Print JSON on standard output: records as objects, paths as text, functions as ``module:name``."""
     print(json.dumps(value, indent=2, allow_nan=False, default=_plain))
 
 
 def _plain(value: Any) -> Any:
-    """What JSON holds in the place of a value. Raises TypeError for one that it has no form of."""
+    """Convert a value for JSON. Raises TypeError if it has no JSON form."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, PurePath):
@@ -85,25 +85,25 @@ def _plain(value: Any) -> Any:
 
 
 def talk(text: str) -> None:
-    """Say it on standard error, where a service's journal takes it up; a reader that left is no fault."""
+    """Print a text on standard error, for a service's journal; a closed pipe is ignored."""
     with suppress(OSError, ValueError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
 def shown(text: str) -> str:
-    """Text that may hold other people's words as one line of the same width, with nothing that a terminal obeys."""
+    """Return text that may contain other people's words as one line of the same width, without control sequences."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def say(*lines: str) -> None:
-    """Lines on standard output, each as ``shown``."""
+    """Print lines on standard output, each as ``shown``."""
     for line in lines:
         print(shown(line))
 
 
 def laid_out(table: Table) -> Grid:
-    """A table for the terminal, rows with a marked name in bold. Text from elsewhere is shown and never obeyed."""
+    """Lay out a table for the terminal, rows with a marked name in bold. Control sequences in texts are escaped."""
     grid = Grid(title_justify="left", caption_justify="left", header_style="bold", box=None, pad_edge=False)
     grid.title = Text(shown(table.title)) if table.title else None
     grid.caption = Text(shown(" ".join(table.notes))) if table.notes else None

@@ -1,4 +1,4 @@
-"""``pomona predict`` and ``pomona export``: what comes of a saved personal model."""
+"""``pomona predict`` and ``pomona export``: using a saved personal model."""
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MOST_COLUMNS = 20  # of outputs in a terminal's table
+MOST_COLUMNS = 20  # outputs in a terminal's table
 
 OwnCode = Annotated[
     bool, Parameter(negative="", help="import and run the module:function that the file names; only if you trust it")
@@ -37,10 +37,10 @@ def predict(
     own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
-    """Let a client's personal model answer.
+    """Predict with a client's personal model.
 
-    The answer names the client whose model it is, and every class with its probability, every label with its own,
-    every target in its unit, or, of a mask, every class with its pixels.
+    The answer has the name of the model's client, and the probability of every class or label, every target in its
+    unit, or, for a mask, the pixels of every class.
 
     Parameters
     ----------
@@ -94,14 +94,14 @@ def save_masks(path: Path, maps: Sequence["NDArray[np.uint8]"]) -> None:
 
 
 def answers(rows: Sequence[Mapping[str, Any]], client: str) -> Table:
-    """A table of answers of a client's model; of very many outputs it leaves the columns to ``--json``."""
+    """Return a table of a model's answers; with very many outputs, their columns are only in ``--json``."""
     each = max((len(value) for row in rows for value in row.values() if isinstance(value, dict)), default=0)
     notes = [f"--json names each of the {each} outputs"] if each > MOST_COLUMNS else []
     return of_records([_flat(row, each <= MOST_COLUMNS) for row in rows], f"the model of {client}", notes)
 
 
 def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:
-    """An answer as a row of a table, with a column for each output if they are few."""
+    """Return an answer as a row of a table, with a column for each output if they are few."""
     flat = {k: v for k, v in row.items() if not isinstance(v, dict)}
     if each:
         flat |= {f"P({name})": value for name, value in row.get("probabilities", {}).items()}
@@ -125,8 +125,8 @@ def export(
 ) -> None:
     """Write a client's personal model for other programs.
 
-    A program (pt2) and an ONNX file take samples as their owner holds them and normalise them on their own; the tensors
-    (safetensors) are the network's state_dict and nothing more.
+    A program (pt2) and an ONNX file accept raw samples and normalise them; the tensors (safetensors) are just the
+    network's state_dict.
 
     Parameters
     ----------
@@ -154,13 +154,13 @@ def export(
 
 
 def client_place(word: str, names: Sequence[str]) -> int:
-    """The place of the client that a person means: by its name, or its place from 0.
+    """Return the index of the client that a user means, by name or by place from 0.
 
-    Where clients are named by numbers, a number is taken for either only if it means the same client both ways;
-    ``name:1`` and ``place:1`` say which is meant.
+    If clients are named by numbers, a number is accepted only if it means the same client both ways; ``name:1`` and
+    ``place:1`` are unambiguous.
 
     Raises:
-        ConfigError: no such client, or a number that may mean two.
+        ConfigError: no such client, or an ambiguous number.
     """
     kind, _, rest = word.partition(":")
     by_name, by_place = (rest if kind == "name" else word), (rest if kind == "place" else word)

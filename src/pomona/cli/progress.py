@@ -15,20 +15,20 @@ from pomona.metrics.metric import ACCURACY
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 
-EVERY = 5.0  # seconds between two lines where there is no terminal
-BAR = 24  # most characters of the bar
+EVERY = 5.0  # seconds between two lines without a terminal
+BAR = 24  # maximum characters of the bar
 
 
 @dataclass
 class Standing:
-    """Progress of a run, as shown in one line.
+    """Progress of a run, for one line.
 
     Attributes:
         method: its name.
         total: rounds.
-        now: seconds of some clock.
-        done: rounds that are done; the first one that is told may be a late one, of a run that goes on.
-        seen: the metric of each model, as last evaluated; the one that the method is judged by comes first.
+        now: a clock in seconds.
+        done: finished rounds; when resuming, the first one reported may be a late one.
+        seen: the last value of the metric for each model; the headline model first.
     """
 
     method: str
@@ -45,39 +45,39 @@ class Standing:
 
     @classmethod
     def of(cls, config: Config, now: Callable[[], float] = monotonic) -> "Standing":
-        """That of a run which has not begun."""
+        """Create the progress of a run that has not begun."""
         return cls(config.method.name, config.rounds, config.method.method().card.headline, now)
 
     def begin(self) -> None:
-        """Count the time from here."""
+        """Start the clock."""
         self._began = self.now()
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """A round is done."""
+        """Record a finished round."""
         self._before = row.round - 1 if self._before is None else self._before
         self.done = row.round
         self.seen = judged([e for e in evaluations if e.split == "test"], self.headline) or self.seen
 
     def end(self, result: Result) -> None:
-        """The run is over: what a model received after the last round, evaluated by now, replaces what was seen."""
+        """Finish the run with the evaluations of the models received after the last round."""
         last = {e.key: e for e in sorted(result.evaluations, key=lambda e: e.round) if e.split == "test"}
         self.seen = judged(list(last.values()), self.headline)
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start."""
         return self.now() - self._began
 
     @property
     def left(self) -> str:
-        """The time that the rest takes if it goes on as since it began."""
+        """Estimated remaining time at the rate since the start."""
         if self._before is None:
             return "-:--"
         return clock(self.elapsed / (self.done - self._before) * (self.total - self.done))
 
 
 def judged(tests: Sequence[Evaluation], headline: tuple[str, str]) -> str:
-    """The metric of each model, the judged one first; which moment is meant is said where a model has two."""
+    """Format the metric of each model, the headline one first, with the moment if a model has two."""
     texts: dict[str, list[str]] = {}
     for e in sorted(tests, key=lambda e: ((e.model, e.when) != headline, e.model != headline[0])):
         texts.setdefault(e.model, []).append(f"{e.when} {e.judged.text(e.mean)}")
@@ -87,14 +87,14 @@ def judged(tests: Sequence[Evaluation], headline: tuple[str, str]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time as "1:05" or "2:01:05"."""
+    """Format a time as "1:05" or "2:01:05"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def line(standing: Standing, width: int) -> str:
-    """The line on a terminal of so many columns: rounds, times and the judged model always, the rest as it fits."""
+    """Format the line for a terminal's width: rounds, times and headline model always, the rest as it fits."""
     s = standing
     bare = f"{s.done}/{s.total} {clock(s.elapsed)} left {s.left}  {s.seen}".rstrip()
     named = f"{s.method} {bare}"
@@ -107,7 +107,7 @@ def line(standing: Standing, width: int) -> str:
 
 
 class Drawn:
-    """The line on a terminal; notes are printed above it."""
+    """The line on a terminal, with notes printed above it."""
 
     def __init__(self, standing: Standing, on: Console, *, stays: bool) -> None:
         self._standing, self._console = standing, on
@@ -115,7 +115,7 @@ class Drawn:
         self._live = Live(get_renderable=draw, console=on, transient=not stays, refresh_per_second=4)
 
     def begin(self) -> None:
-        """Show the line; before this, only errors do."""
+        """Show the line; before this, only errors are shown."""
         self._standing.begin()
         self._live.start()
 
@@ -124,7 +124,7 @@ class Drawn:
         self._standing.round(row, evaluations)
 
     def end(self, result: Result) -> None:
-        """Show what the run ended with."""
+        """Show the final values."""
         self._standing.end(result)
 
     def note(self, text: str) -> None:
@@ -132,25 +132,25 @@ class Drawn:
         self._console.print(f"note: {shown(text)}", markup=False, highlight=False)
 
     def close(self) -> None:
-        """Leave the terminal as it is."""
+        """Leave the terminal in its original state."""
         if self._live.is_started:
             self._live.stop()
 
 
 class Lines:
-    """A line at the beginning, after a round every few seconds, and at the end, each written at once."""
+    """Lines at the start, after a round every few seconds, and at the end, each flushed immediately."""
 
     def __init__(self, standing: Standing) -> None:
         self._standing, self._said = standing, -1.0
 
     def begin(self) -> None:
-        """Say that it begins."""
+        """Print the start."""
         self._standing.begin()
         talk(f"{self._standing.method}: training, {self._standing.total} rounds")
         self._said = 0.0
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """Say how far it is, if it is time."""
+        """Print the progress, if it is due."""
         s = self._standing
         s.round(row, evaluations)
         if s.elapsed - self._said >= EVERY and s.done < s.total:
@@ -159,22 +159,22 @@ class Lines:
             talk(f"{s.method}: round {s.done} of {s.total} after {clock(s.elapsed)}, {s.left} left{seen}")
 
     def end(self, result: Result) -> None:
-        """Say what the run ended with."""
+        """Print the final values."""
         s = self._standing
         s.end(result)
         talk(f"{s.method}: {s.done} rounds done in {clock(s.elapsed)}" + (f"; {s.seen}" if s.seen else ""))
 
     def note(self, text: str) -> None:
-        """Say it."""
+        """Print a note."""
         talk(f"note: {shown(text)}")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 @contextmanager
 def watching(*, stays: bool = True) -> Iterator[Callable[[Config], Drawn | Lines]]:
-    """Makes a watcher for each run; ``stays``: whether its line is left on the terminal."""
+    """Yield a function that creates a run's progress display; ``stays``: whether its line is left on the terminal."""
     made: list[Drawn | Lines] = []
 
     def watcher(config: Config) -> Drawn | Lines:

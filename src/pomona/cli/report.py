@@ -1,4 +1,4 @@
-"""``pomona compare``, ``report``, ``trajectory`` and ``methods``: looking at what is there."""
+"""``pomona compare``, ``report``, ``trajectory`` and ``methods``: viewing results."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +58,7 @@ def report(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write the report page of recorded runs, or a bench's comparison with the paper whose table it repeats.
+    """Write the report page of recorded runs, or a bench's comparison with the paper that it reproduces.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def report(
 
 
 def _bench(runs: tuple[Path, ...]) -> bool:
-    """Whether what is given is a bench. Raises ConfigError if it is one among others."""
+    """Return whether the argument is a bench. Raises ConfigError for a bench among other folders."""
     found = [run for run in runs if (run / "results.json").exists()]
     if found and len(runs) > 1:
         raise ConfigError(f"{found[0]} is a bench; give one bench, or run folders")
@@ -95,7 +95,7 @@ def _compared(bench: Path, to: Path | None, wanted: Sequence[str]) -> Path:
 
 
 def _by_scenario(bench: Path, to: Path | None, wanted: Sequence[str]) -> list[Path]:
-    """Reports of the runs behind a bench's table: of each scenario, every method's first seed that is finished."""
+    """Write reports of the runs behind a bench's table: for each scenario, every method's first finished seed."""
     from pomona.experiments import load as load_bench
     from pomona.results.web.report_page import write
 
@@ -123,7 +123,7 @@ def trajectory(
     own_code: Annotated[bool, Parameter(negative="", help="allow the runs to import modules that they name")] = False,
     json: Json = False,
 ) -> None:
-    """Draw a client's way over its own training-loss surface, round by round; the runs are made again for it.
+    """Draw a client's path over its own training-loss surface, round by round; the runs are repeated for it.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def trajectory(
 
 
 def methods(*, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:
-    """List the methods: paper, cost per client and round in models, what stays private, which model is judged.
+    """List the methods: paper, cost per client and round in models, what stays private, the headline model.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def methods(*, to: Annotated[Path | None, Parameter(name="--out")] = None, json:
 
 
 def _load(runs: tuple[Path, ...]) -> list[Result]:
-    """The runs; a folder that holds runs stands for all of them."""
+    """Load the runs; a folder that contains runs stands for all of them."""
     if not runs:
         raise StorageError("no run folder given; name those that `pomona run` wrote")
     found = []

@@ -109,7 +109,7 @@ def demo(
 ) -> None:
     """Compare Separate, FedAvg, FedAvg-FT and APPLE on scikit-learn's digits.
 
-    Twelve clients in four hidden groups of three; each group's scanner stands turned by another quarter.
+    Twelve clients in four hidden groups of three; each group's images are rotated by another quarter turn.
     """
     out = out or unused("pomona-demo")
     configs = [resolve(DEMO, {"method": method, "seed": seed}) for method in DEMO_METHODS]
@@ -129,7 +129,7 @@ def demo(
 
 
 def unused(name: str) -> Path:
-    """The first of NAME, NAME-2, NAME-3, ... that is not there yet."""
+    """Return the first of NAME, NAME-2, NAME-3, ... that does not exist."""
     names = chain((name,), (f"{name}-{n}" for n in count(2)))
     return next(path for path in map(Path, names) if not path.exists())
 
@@ -142,7 +142,7 @@ def watched(
     live: bool = False,
     prepare: Callable[[Config], Scenario] = Scenario.prepare,
 ) -> Result:
-    """Run with a progress line; with TensorBoard scalars in a folder if one is given, and with a page that follows."""
+    """Run with a progress line, TensorBoard scalars if a folder is given, and optionally a live page."""
     with console.status(f"reading {config.data.name}"):
         scenario = prepare(config)
     with watching() as watcher, tracking(track) as scalars, following(folder if live else None) as pages:
@@ -155,7 +155,7 @@ def watched(
 
 
 def closing(result: Result, folder: Path, page: Path | None) -> None:
-    """The closing summary: six lines, every number named."""
+    """Print the closing summary: six lines, with every number named."""
     s, c = result.summary, result.config
     figures, metric = s["models"].get(s["headline"]), result.metric
     lines(f"{result.name} on {c['data']['name']}, {c['partition']['name']}, {len(result.about['clients'])} clients")

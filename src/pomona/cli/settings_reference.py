@@ -1,4 +1,4 @@
-"""The reference of all settings, made from the settings records themselves: key, kind of value, default, meaning."""
+"""The reference of all settings, generated from the settings records: key, allowed values, default, meaning."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +38,9 @@ class Setting:
 
     Attributes:
         key: as users write it, with its section.
-        owner: the partition, the method or the file that has the key; empty for keys that every run has.
-        kind: the values that it takes, in words.
-        default: as it stands in a TOML file; "not set", or "must be set".
+        owner: the partition, method or file with the key; empty for keys of every run.
+        kind: the allowed values, in words.
+        default: as in a TOML file; "not set", or "must be set".
         meaning: one line.
     """
 
@@ -52,12 +52,12 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """Every setting of a run, by section."""
+    """Return every setting of a run, by section."""
     return [setting for title, record in SECTIONS.items() for setting in of_record(title, record)]
 
 
 def find(word: str, among: Sequence[Setting]) -> list[Setting]:
-    """The settings that a key, a section, a method, a partition or a file names. Raises ConfigError for other words."""
+    """Return the settings of a key, section, method, partition or file. Raises ConfigError for other words."""
     wanted = word.replace("-", "_")
     found = [
         s
@@ -72,7 +72,7 @@ def find(word: str, among: Sequence[Setting]) -> list[Setting]:
 
 
 def page() -> str:
-    """The reference as Markdown."""
+    """Return the reference as Markdown."""
     parts = [
         "# Settings",
         "Made by `pomona settings --out docs/settings.md`. A run takes them from TOML files and from the command line "
@@ -88,7 +88,7 @@ def page() -> str:
 
 
 def table(heading: str, found: Iterable[Setting]) -> str:
-    """A heading and the settings below it, as Markdown."""
+    """Return a heading and the settings below it, as Markdown."""
     rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in found]
     return "\n".join([f"## {heading}", "", "| key | values | default | meaning |", "| --- | --- | --- | --- |", *rows])
 
@@ -105,7 +105,7 @@ def _code(default: str) -> str:
 
 
 def of_record(title: str, record: type[Settings]) -> Iterator[Setting]:
-    """The settings of a record, but for the sections in it and the name that chooses it."""
+    """Yield the settings of a record, except its sections and the name that selects it."""
     section, _, name = title.partition(" ")
     schema = record.model_json_schema()
     for key, what in schema["properties"].items():
@@ -122,7 +122,7 @@ def of_record(title: str, record: type[Settings]) -> Iterator[Setting]:
 
 
 def _kind(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
-    """The values that a JSON schema allows, in words."""
+    """Describe the values that a JSON schema allows."""
     if "$ref" in what:
         return _kind(known[what["$ref"].rpartition("/")[2]], known)
     if "anyOf" in what:
@@ -148,7 +148,7 @@ def _kind(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
 
 
 def _first(what: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The items of a tuple."""
+    """Return the items of a tuple."""
     items: list[Mapping[str, Any]] = what.get("prefixItems", [])
     return items[0] if items else {}
 

@@ -1,8 +1,8 @@
 """SIGTERM and Ctrl-C as exceptions that cannot be lost.
 
-A signal's handler runs between any two instructions of the main thread, also inside a weak reference's callback or a
-``__del__``. What is raised there goes to ``sys.unraisablehook``, is printed, and the program goes on. The hook of this
-module delivers the signal again, a moment later and as often as it takes.
+A signal's handler runs between any two instructions of the main thread, including inside a weak reference's callback or
+a ``__del__``. An exception raised there is passed to ``sys.unraisablehook``, printed, and the program continues. The
+hook of this module delivers the signal again, shortly afterwards and as often as needed.
 """
 
 import signal
@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import NoReturn
 
-SOON = 0.01  # seconds until a lost signal is delivered again: by then the callback it fell into has returned
+SOON = 0.01  # seconds until a lost signal is delivered again, when the callback has returned
 CODE = 143
 
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """SIGTERM ends the block with SystemExit(143), and no callback swallows it, nor Ctrl-C.
+    """SIGTERM ends the block with SystemExit(143); neither it nor Ctrl-C is swallowed by a callback.
 
-    SIGTERM keeps its handler after the block, for the interpreter's last moments. Outside the main thread, where Python
+    SIGTERM keeps its handler after the block, for the interpreter's shutdown. Outside the main thread, where Python
     runs no handlers, nothing changes.
     """
     if current_thread() is not main_thread():
@@ -30,7 +30,7 @@ def heeded() -> Iterator[None]:
 
     def again(*_: object) -> None:
         if lost:
-            signal.raise_signal(lost.pop())  # whoever handles or postpones it now does
+            signal.raise_signal(lost.pop())  # handled or postponed elsewhere from here on
 
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:
         number = _signal(unraisable.exc_value)
@@ -52,12 +52,12 @@ def heeded() -> Iterator[None]:
 
 
 def _signal(fault: BaseException | None) -> signal.Signals | None:
-    """The signal that an exception stands for, None for others."""
+    """Return the signal of an exception, None for others."""
     if isinstance(fault, KeyboardInterrupt):
         return signal.SIGINT
     return signal.SIGTERM if isinstance(fault, SystemExit) and fault.code == CODE else None
 
 
 def _terminate(*_: object) -> NoReturn:
-    """SIGTERM ends a run as Ctrl-C does: the round in flight is dropped, the status is written."""
+    """End a run on SIGTERM as on Ctrl-C: the current round is dropped, and the status is written."""
     raise SystemExit(CODE)

@@ -1,1 +1,1 @@
-"""Used by every part: errors, bounded types, random streams, rosters and rounds, states as named tensors."""
+"""Foundations that every package uses: errors, bounded types, random streams, rosters and rounds, named tensors."""

@@ -1,7 +1,7 @@
-"""The door: types with bounds for every value that a file, a person or another organisation supplies.
+"""Bounded types for every value from a file, a person or another organisation.
 
-A record that is read from outside is made of these; behind them nothing is checked again. A value that does not fit is
-refused by pydantic when the record is made, so that neither disk, memory nor terminal ever meets it.
+Every record that is read from outside is built from these types and is not checked again later. Pydantic rejects a bad
+value when it creates the record, before the value reaches disk, memory or the terminal.
 """
 
 import json
@@ -15,19 +15,20 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from pomona.core.errors import PomonaError
 
-MOST_BYTES = 64 * 2**20  # of one JSON text, unless its reader knows better
+MOST_BYTES = 64 * 2**20  # of one JSON text, unless its reader sets another limit
 DEEPEST = 64  # nested lists and objects
 NESTED = (Mapping, list, tuple)
-LONGEST = 500  # characters of a line that another party wrote
+LONGEST = 500  # characters in a line from another party
 ROUNDS = 10**6  # the highest number of a round
-PLACES = 10**4  # most places of a federation
-HUGE = 1e100  # sums of squares over samples and silos stay finite
+PLACES = 10**4  # the maximum number of clients in a federation
+HUGE = 1e100  # keeps sums of squares over samples and silos finite
 
 
 def plain(text: str, most: int = LONGEST) -> str:
-    """Text of another party as one harmless line: no control, format or line-breaking characters, at most so long.
+    """Return another party's text as one safe line of at most ``most`` characters, without control characters.
 
-    What cannot be shown becomes a blank: a terminal obeys no escape sequence, and nobody writes a line of their own.
+    Characters that cannot be shown become spaces, so that the text can neither send escape sequences to a terminal nor
+    start a new line.
     """
     kept = "".join(" " if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text[: 4 * most])
     line = " ".join(kept.split())
@@ -48,7 +49,7 @@ Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 NameOrNone = Annotated[str, StringConstraints(pattern=f"^({NAME})?$")]  # "" for none
 Sha256 = Annotated[str, StringConstraints(pattern=f"^{DIGEST.pattern}$")]
 Hex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_length=300)]  # a signature; "" for none
-Within = Annotated[str, AfterValidator(_within)]  # the path of a file in a folder, as seen from there
+Within = Annotated[str, AfterValidator(_within)]  # a file's path relative to a folder
 Line = Annotated[str, AfterValidator(plain)]  # text for people, one line
 Label = Annotated[str, StringConstraints(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9 _.+-]+$")]  # names in code
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # samples, bytes: exact as a float64 too
@@ -62,15 +63,15 @@ E = TypeVar("E", bound=PomonaError)
 
 
 def parse(text: str | bytes, fault: Callable[[str], E], most: int = MOST_BYTES) -> Any:
-    """The value of a JSON text from outside.
+    """Parse a JSON text from an untrusted source.
 
     Args:
-        text: as it came.
-        fault: makes the error to raise from half a sentence that says what is wrong.
-        most: bytes (or characters) that it may have.
+        text: the text as received.
+        fault: creates the error to raise from a phrase that describes the problem.
+        most: maximum length in bytes (or characters).
 
     Raises:
-        E: too long, too deep, not UTF-8, or no JSON; NaN and the infinities are no JSON.
+        E: the text is too long, too deeply nested, not UTF-8, or not JSON; NaN and infinities are not accepted.
     """
     if len(text) > most:
         raise fault(f"it has {len(text)} bytes, at most {most} are read")
@@ -84,7 +85,7 @@ def parse(text: str | bytes, fault: Callable[[str], E], most: int = MOST_BYTES) 
 
 
 def first(fault: ValidationError) -> str:
-    """First fault of a record from outside and its place in it, as half a line of text."""
+    """Describe the first validation error of an external record, with its location, as a phrase."""
     error = fault.errors(include_url=False, include_context=False, include_input=False)[0]
     place = plain(".".join(map(str, error["loc"])), 80)
     what = error["msg"].removeprefix("Value error, ")
@@ -96,7 +97,7 @@ def _refuse(constant: str) -> Any:
 
 
 def shallow(value: Any) -> bool:
-    """Whether a value is nested no deeper than allowed; layer by layer, so that depth costs no recursion."""
+    """Return whether a value's nesting is within the limit; iterative, so that deep nesting needs no stack."""
     layer = [value]
     for _ in range(DEEPEST + 1):
         layer = [

@@ -1,4 +1,4 @@
-"""The errors a user can meet: what went wrong, where, and what to do; one exit code each.
+"""Errors for users: what went wrong, where, and how to fix it; one exit code for each class.
 
 The codes are part of the command line's contract (``docs/errors.md``); 0 is success, 130 an interrupt.
 """
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
-SHORT = 12  # names that a message can list
+SHORT = 12  # names that a message lists at most
 
 
 class PomonaError(Exception):
-    """A mistake or a fault that has a remedy; the message names both, in one line.
+    """An error with a remedy; the message states both in one line.
 
-    Where several things are wrong at once, the first argument says what, and each further one names one of them.
+    If there are several problems, the first argument is the summary, and each further argument describes one of them.
     """
 
     code: ClassVar[int] = 1
@@ -24,11 +24,11 @@ class PomonaError(Exception):
         return f"{what}: {'; '.join(each)}" if each else what
 
     def line(self) -> str:
-        """All of it in one line: ``error[KIND]: what, where, what to do``."""
+        """Return the whole message in one line: ``error[KIND]: what, where, what to do``."""
         return f"error[{self.kind}]: {self}"
 
     def text(self) -> str:
-        """As a person reads it: one line, and below it, indented, one for each of several things."""
+        """Return the message for display: one line, followed by one indented line for each problem."""
         what, *each = self._lines()
         return "\n".join((f"error[{self.kind}]: {what}{':' if each else ''}", *(f"  {line}" for line in each)))
 
@@ -37,94 +37,94 @@ class PomonaError(Exception):
 
 
 def _printable(text: str) -> str:
-    """Text in one line, without characters that a terminal obeys."""
+    """Return the text in one line, without terminal control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def worded(fault: BaseException) -> str:
-    """Any fault in one line, with its kind: a user's own code and libraries raise what they like."""
+    """Format any exception in one line, with its type; code from users and libraries may raise any of them."""
     kind = fault.kind if isinstance(fault, PomonaError) else type(fault).__name__
     text = str(fault) if isinstance(fault, PomonaError) else _printable(str(fault).partition("\n")[0])[:200]
     return f"{kind}: {text}" if text else kind
 
 
 def with_extra(name: str) -> str:
-    """What to do where a library is missing that comes with an extra of the package (``pyproject.toml``)."""
+    """Return the remedy for a missing library that an extra of the package installs (``pyproject.toml``)."""
     return f"install Pomona with its extra {name}"
 
 
 class ConfigError(PomonaError):
-    """A key, a value or a combination of settings that cannot be run."""
+    """A setting, or a combination of settings, that is not valid."""
 
     code, kind = 2, "CONFIG"
 
 
 class DataError(PomonaError):
-    """Data that is missing, damaged, or does not fit the run."""
+    """Missing or damaged data, or data that does not fit the run."""
 
     code, kind = 3, "DATA"
 
 
 class CheckpointError(PomonaError):
-    """Checkpoints that cannot be resumed: damaged, or written by another run."""
+    """A checkpoint that cannot be resumed because it is damaged or belongs to another run."""
 
     code, kind = 4, "CHECKPOINT"
 
 
 class LockedError(PomonaError):
-    """A run folder that already belongs to another run."""
+    """A run folder that is in use by another run."""
 
     code, kind = 5, "LOCKED"
 
 
 class StorageError(PomonaError):
-    """A folder or a file that cannot be written or read."""
+    """A folder or file that cannot be read or written."""
 
     code, kind = 6, "STORAGE"
 
 
 class QuorumError(PomonaError):
-    """A round that too few clients took part in."""
+    """A round with too few participating clients."""
 
     code, kind = 7, "QUORUM"
 
 
 class DivergedError(PomonaError):
-    """Training that no longer yields finite numbers."""
+    """Training that produced values that are not finite."""
 
     code, kind = 8, "DIVERGED"
 
 
 class PrivacyError(PomonaError):
-    """A release that would spend more privacy than a client allows and was not made, or a ledger that does not fit."""
+    """A release that was refused because it exceeds a client's privacy limit, or a ledger that does not match."""
 
     code, kind = 9, "PRIVACY"
 
 
 class BudgetError(PrivacyError):
-    """A release that would spend more privacy than the budget; it was not made."""
+    """A release that was refused because it exceeds the privacy budget."""
 
 
 class WorkerError(PomonaError):
-    """A worker process that is gone, and with it its clients' round in flight."""
+    """A worker process that died, with the current round of its clients."""
 
 
 class ProtocolError(PomonaError):
-    """A message from another party that is not what was agreed."""
+    """A message from another party that violates the protocol."""
 
     code, kind = 10, "PROTOCOL"
 
 
 class OutOfMemoryError(PomonaError):
-    """Memory that a run needs and the machine, or this process's limit, does not have."""
+    """The machine, or this process's limit, has less memory than the run needs."""
 
     code, kind = 11, "MEMORY"
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A closing half sentence for an unknown name: the nearest known ones, or all of them.
+    """Return a phrase that suggests the nearest known names for an unknown one, or lists them all.
 
-    Near in letters may be far in sense, so that a short choice is shown as a whole.
+    A short list is shown in full, because the intended name may be spelled very differently.
     """
     names = sorted(known)
     close = get_close_matches(name, names, n=3, cutoff=0.6)

@@ -1,8 +1,9 @@
-"""The one door through which files are opened for reading: plain files only, of a known and bounded length.
+"""Opening files for reading: regular files only, with a known and limited length.
 
-A pipe never ends, a device answers for ever, and a sparse file of a few kilobytes on the disk fills the memory: each
-may lie under the name of a settings file in a folder that somebody sent. All readers open their files here; a test
-reads the source for others. A refusal is an OSError, as that of a missing file is; its ``strerror`` is half a sentence.
+A pipe may never end, a device may produce data for ever, and a sparse file of a few kilobytes on disk may fill the
+memory. Each can be hidden in a folder from somebody else under the name of a settings file. All readers open files with
+this module; a test searches the source for others. Refusals raise OSError, as a missing file does, with a phrase in
+``strerror``.
 """
 
 import errno
@@ -18,24 +19,24 @@ from typing import TypeVar
 from pomona.core.bounds import MOST_BYTES, plain
 from pomona.core.errors import PomonaError
 
-LONG = 2**30  # bytes of a file that grows by a line an event, and is read whole
-WEIGHTS = 2**34  # bytes of a file of weights that is held whole
+LONG = 2**30  # maximum bytes of a log that is read whole
+WEIGHTS = 2**34  # maximum bytes of a weights file that is held in memory
 BLOCK = 2**20
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # without the last, opening a pipe may never return
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # opening a pipe may block without the last
 
 E = TypeVar("E", bound=PomonaError)
 
 
 def opened(path: Path, most: int | None = None, follow: bool = True) -> BufferedReader:
-    """A plain file, open for reading at its start.
+    """Open a regular file for reading.
 
     Args:
-        path: of a file that somebody named.
-        most: bytes that it may have; None for a reader that looks at the length itself before it takes memory.
-        follow: whether the name may be a symbolic link; what is opened is a plain file in either case.
+        path: the file's path, as given by a user.
+        most: maximum length in bytes; None if the caller checks the length itself before it allocates memory.
+        follow: whether the path may be a symbolic link; its target must be a regular file in any case.
 
     Raises:
-        OSError: there is nothing, a folder, a pipe, a socket, a device or a longer file.
+        OSError: the file is missing or too long, or the path is a folder, pipe, socket or device.
     """
     try:
         handle = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
@@ -62,43 +63,43 @@ def opened(path: Path, most: int | None = None, follow: bool = True) -> Buffered
 
 
 def content(path: Path, most: int = MOST_BYTES, follow: bool = True) -> bytes:
-    """The bytes of a plain file of at most so many. Raises OSError as ``opened``."""
+    """Read a regular file of at most ``most`` bytes. Raises OSError as ``opened`` does."""
     with opened(path, most, follow) as file:
-        parts, left = list[bytes](), most + 1  # a single read would take memory for all of it beforehand
+        parts, left = list[bytes](), most + 1  # a single read would allocate the maximum length in advance
         while left and (part := file.read(min(BLOCK, left))):
             parts.append(part)
             left -= len(part)
     found = b"".join(parts)
-    if len(found) > most:  # it has grown, or is one of those whose length the system does not say
+    if len(found) > most:  # the file has grown, or the system does not report its length
         raise _longer(path, most, f"more than {most}")
     return found
 
 
 def text(path: Path, most: int = MOST_BYTES, follow: bool = True) -> str:
-    """The text of a plain file in UTF-8. Raises OSError as ``opened``, and UnicodeDecodeError, a ValueError."""
+    """Read a regular file as UTF-8. Raises OSError as ``opened`` does, and UnicodeDecodeError (a ValueError)."""
     return content(path, most, follow).decode("utf-8").replace("\r\n", "\n")
 
 
 def blocks(file: BufferedReader) -> Iterator[bytes]:
-    """The rest of an open file, a megabyte at a time. Raises OSError."""
+    """Yield the rest of an open file in blocks of one megabyte. Raises OSError."""
     return iter(partial(file.read, BLOCK), b"")
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 in hex of a plain file, which is not held in memory. Raises OSError as ``opened``."""
+    """Return a regular file's SHA-256 in hex, reading it in blocks. Raises OSError as ``opened`` does."""
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def regular(path: Path, fault: Callable[[str], E]) -> Path:
-    """The same path, once it is seen to name a plain file: for a library that opens files by their names alone.
+    """Return the path after checking that it is a regular file, for libraries that open files by name only.
 
     Args:
-        path: of a file that somebody named.
-        fault: makes the error to raise from a sentence that names the path and says what is wrong.
+        path: the file's path, as given by a user.
+        fault: creates the error to raise from a sentence with the path and the problem.
 
     Raises:
-        E: what ``opened`` refuses.
+        E: the file is one that ``opened`` refuses.
     """
     try:
         opened(path).close()

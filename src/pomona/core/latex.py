@@ -1,8 +1,8 @@
-# ruff: noqa: RUF001 - signs that look like letters are what is replaced here
-"""Tables and texts in LaTeX that pdflatex sets with booktabs alone: ASCII, and no wider than article's column.
+# ruff: noqa: RUF001 - the look-alike characters are the ones to replace
+"""LaTeX tables for pdflatex and booktabs only: ASCII, no wider than a column of the article class.
 
-Every text goes through ``escaped``. Widths are those of Computer Modern; a table that is too wide gets a smaller type,
-then parts: its first columns of words again, and some of the others.
+All text goes through ``escaped``. Widths are those of Computer Modern. A table that is too wide is set in a smaller
+size, and then split into parts; each part repeats the leading text columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,17 +13,17 @@ from unicodedata import lookup, normalize
 from pomona.core.table import Table
 
 ROOM = 340.0
-"""Points: article has 345."""
+"""Points; article has 345."""
 GAP = 8.0
 """Points between two columns."""
 SIZES = (("", 1.0), ("\\small", 0.925), ("\\footnotesize", 0.85))
-"""Type sizes, and how wide they run to the usual one."""
+"""Type sizes, with their widths relative to the normal size."""
 CELL, HEADING = 130.0, 46.0
-"""Points at the usual size after which a text of a cell, and a heading of a narrow column, goes on in a next line."""
+"""Points at normal size after which a cell, or the heading of a narrow column, is wrapped."""
 LINES = 42
-"""Lines of a part and its caption: a page holds them."""
+"""Maximum lines of a part with its caption, so that it fits on a page."""
 FLOATS = 12
-"""Parts after which LaTeX, which holds some at a time, is made to set them."""
+"""Number of parts after which LaTeX is forced to place its floats, of which it holds only a few."""
 # fmt: off
 _MADE = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -58,7 +58,7 @@ _LETTER, _STRANGE = 5.56, 46.0
 
 
 def escaped(text: str) -> str:
-    """A text as pdflatex sets it, in ASCII and one line; a sign that it cannot set stands as its number, [U+8A3A]."""
+    """Escape a text for pdflatex, as ASCII in one line; unsupported characters become code points, e.g. [U+8A3A]."""
     return "".join(map(_escaped, " ".join(text.split()).replace("--", "-\N{WORD JOINER}-")))
 
 
@@ -76,7 +76,7 @@ def _escaped(sign: str) -> str:
 
 
 def width(text: str) -> float:
-    """Points of a text at ten points, rather too many than too few."""
+    """Estimate a text's width in points at 10 pt, erring on the wide side."""
     return sum(
         _WIDTHS.get(sign, _LETTER if sign <= "~" or len(_escaped(sign)) < 12 else _STRANGE)
         for sign in " ".join(text.split())
@@ -84,7 +84,7 @@ def width(text: str) -> float:
 
 
 def latex(table: Table) -> str:
-    """One or more ``table`` environments with booktabs rules, none wider than ``ROOM`` or longer than a page."""
+    """Render one or more ``table`` environments with booktabs rules, none wider than ``ROOM`` or longer than a page."""
     columns = [_Column(table, k) for k in range(len(table.header))]
     size, scale = next((s for s in SIZES if _total(columns, s[1]) <= ROOM), SIZES[-1])
     words = ". ".join([table.title, " ".join(table.notes)])
@@ -103,13 +103,13 @@ def latex(table: Table) -> str:
             f"{' & '.join(column.head() for column in some)} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
             "\\end{table}\n"
         )
-    # LaTeX holds no more than some floats at a time.
+    # LaTeX holds only a limited number of floats at a time.
     runs = ["\n".join(made[k : k + FLOATS]) for k in range(0, len(made), FLOATS)]
     return "\\clearpage\n".join(runs) + "\\clearpage\n" * (len(made) > 1)
 
 
 class _Column:
-    """A column of a table: its texts in lines, and its width at ten points."""
+    """A column of a table: its texts, split into lines, and its width at 10 pt."""
 
     def __init__(self, table: Table, place: int) -> None:
         self.align = "l" if place in table.words else "r"
@@ -122,12 +122,12 @@ class _Column:
         self.width = max(cells * bold, *map(width, self.heading), 1.0)
 
     def cell(self, row: int) -> str:
-        """A cell of a row, in bold where it is marked."""
+        """Return a row's cell, in bold if it is marked."""
         shown = [f"\\textbf{{{escaped(line)}}}" if row in self._marked else escaped(line) for line in self.lines[row]]
         return self._stacked(shown, "t")
 
     def head(self) -> str:
-        """The heading."""
+        """Return the heading."""
         return self._stacked([escaped(line) for line in self.heading], "b")
 
     def _stacked(self, lines: Sequence[str], at: str) -> str:
@@ -138,7 +138,7 @@ class _Column:
 
 
 def _wrapped(text: str, room: float) -> list[str]:
-    """The words of a text in lines of at most ``room`` points; a word that is longer goes on in the next line too."""
+    """Wrap a text into lines of at most ``room`` points; words that are longer are broken."""
     lines = [""]
     for word in text.split():
         for piece in _pieces(word, room):
@@ -164,7 +164,7 @@ def _total(columns: Sequence[_Column], scale: float) -> float:
 
 
 def _split(columns: Sequence[_Column], scale: float) -> list[list[_Column]]:
-    """Groups of columns that fit, each behind the first columns of words."""
+    """Group the columns so that each group fits, preceded by the leading text columns."""
     lead = next((k for k, column in enumerate(columns) if not column.words), 1)
     while lead > 1 and _total(columns[:lead], scale) > 0.6 * ROOM:
         lead -= 1
@@ -178,7 +178,7 @@ def _split(columns: Sequence[_Column], scale: float) -> list[list[_Column]]:
 
 
 def _pages(table: Table, columns: Sequence[_Column], most: int) -> list[range]:
-    """Rows of each page of at most so many lines."""
+    """Split the rows into pages of at most ``most`` lines."""
     ends, taken = [0], 0
     for row in range(len(table.rows)):
         tall = max(len(column.lines[row]) for column in columns)

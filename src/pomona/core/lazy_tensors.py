@@ -1,4 +1,4 @@
-"""Tensors by name that lie elsewhere, in a file or in other processes, and are fetched one at a time."""
+"""Named tensors that are stored elsewhere, in a file or another process, and fetched one at a time."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ Named = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Lazy(Named):
-    """Tensors that are fetched whenever they are asked for, and not kept.
+    """Tensors that are fetched on each access and not cached.
 
     Attributes:
-        forms: what there is: shapes and dtypes, as tensors on the meta device.
-        fetch: a tensor's values, by its name.
+        forms: the shapes and dtypes, as tensors on the meta device.
+        fetch: returns a tensor's values by name.
     """
 
     forms: Named
@@ -33,21 +33,21 @@ class Lazy(Named):
 
 
 def forms(tensors: Named) -> Named:
-    """Shapes and dtypes by name, without fetching what is not at hand."""
+    """Return shapes and dtypes by name without fetching lazy tensors."""
     return tensors.forms if isinstance(tensors, Lazy) else tensors
 
 
 def form(tensor: Tensor) -> Tensor:
-    """A tensor without its values."""
+    """Return a tensor on the meta device with the same shape and dtype."""
     return tensor.to("meta")
 
 
 def only(tensors: Named, wanted: Callable[[str], bool]) -> Lazy:
-    """Those whose names are wanted."""
+    """Return only the tensors with the wanted names."""
     return Lazy({name: t for name, t in forms(tensors).items() if wanted(name)}, tensors.__getitem__)
 
 
 def merged(*parts: Named) -> Lazy:
-    """The tensors of all parts, whose names differ."""
+    """Combine tensors from several parts with disjoint names."""
     home = {name: part for part in parts for name in part}
     return Lazy({name: t for part in parts for name, t in forms(part).items()}, lambda name: home[name][name])

@@ -1,7 +1,7 @@
-"""Schedule of members: clients that join late, leave, or are never trained with.
+"""Membership schedule: clients that join late, leave early, or never train.
 
-A client that is no member has no samples on the roster, so its share in every weight is 0. What joining and leaving
-does to a method's own numbers stands on the method's card.
+A client that is not a member has 0 samples in the roster, so its weight is 0 everywhere. The method's card describes
+what joining and leaving do to the method's own quantities.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pomona.core.settings import Settings, refuse_idle
 
 
 class Membership(Settings):
-    """Clients that come and go. Everybody not named is a member from the first round to the last."""
+    """Clients that join or leave. All other clients are members from the first round to the last."""
 
     joins: dict[Place, Number] = Field({}, description="client -> the first round it takes part in")
     leaves: dict[Place, Number] = Field({}, description="client -> the last round it takes part in")
@@ -32,7 +32,7 @@ class Membership(Settings):
 
     @field_serializer("joins", "leaves")
     def _named(self, rounds: dict[int, int]) -> dict[str, int]:
-        return {str(client): round_ for client, round_ in rounds.items()}  # TOML's keys are text
+        return {str(client): round_ for client, round_ in rounds.items()}  # TOML keys are text
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -50,11 +50,11 @@ class Membership(Settings):
 
     @property
     def changes(self) -> bool:
-        """Whether anybody comes or goes."""
+        """Return whether any client joins or leaves."""
         return bool(self.joins or self.leaves or self.unseen)
 
     def check(self, clients: int, rounds: int) -> None:
-        """Raise ConfigError for clients or rounds that there are not, and for a round without members."""
+        """Raise ConfigError for unknown clients or rounds, or for a round without members."""
         for key in ("joins", "leaves", "unseen"):
             unknown = [c for c in getattr(self, key) if not 0 <= c < clients]
             if unknown:
@@ -68,7 +68,7 @@ class Membership(Settings):
                 raise ConfigError(f"membership: no clients left in round {number}; keep at least one")
 
     def members(self, clients: int, number: int) -> tuple[int, ...]:
-        """The members in round ``number``, ascending."""
+        """Return the members in round ``number``, in ascending order."""
         return tuple(
             i
             for i in range(clients)
@@ -76,27 +76,27 @@ class Membership(Settings):
         )
 
     def roster(self, everybody: Roster, number: int) -> Roster:
-        """The roster of round ``number``."""
+        """Return the roster of round ``number``."""
         return everybody.only(self.members(len(everybody), number))
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Attendance as a run's settings say it from the start; ``everybody`` has all that are ever members, or unseen."""
+    """Attendance planned in a run's settings; ``everybody`` has all clients that are ever members, or unseen."""
 
     membership: Membership
     everybody: Roster
 
     def roster(self, number: int, guest: int | None = None) -> Roster:
-        """The roster of round ``number``, with one client more where a guest is named."""
+        """Return the roster of round ``number``, including the guest client if given."""
         roster = self.membership.roster(self.everybody, number)
         return roster if guest is None else roster.plus(guest, self.everybody)
 
     def begun(self, number: int) -> tuple[int, ...]:
-        """The clients that have been members in any round up to ``number``."""
+        """Return the clients that have been members in any round up to ``number``."""
         joins, unseen = self.membership.joins, self.membership.unseen
         return tuple(i for i in range(len(self.everybody)) if i not in unseen and joins.get(i, 1) <= number)
 
     def parting(self, number: int) -> bool:
-        """Whether round ``number`` is somebody's last."""
+        """Return whether round ``number`` is a client's last."""
         return number in self.membership.leaves.values()

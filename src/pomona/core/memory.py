@@ -1,4 +1,4 @@
-"""Memory that is not there, as one line."""
+"""Turn memory errors into one-line errors."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pomona.core.errors import OutOfMemoryError
 
 SMALLER = "take a smaller model, batch_size or workers, less data, or a machine with more memory"
-PATTERNS = (  # PyTorch's for a CPU, NumPy's and PyTorch's for a GPU; each names what was asked for
+PATTERNS = (  # messages of PyTorch on a CPU, and of NumPy and PyTorch on a GPU; each gives the size requested
     r"can't allocate memory: you tried to allocate (\d+ bytes)",
     r"Unable to allocate ([\d.]+ \w+)",
     r"out of memory.*?Tried to allocate ([\d.]+ \w+)",
@@ -16,7 +16,7 @@ PATTERNS = (  # PyTorch's for a CPU, NumPy's and PyTorch's for a GPU; each names
 
 @contextmanager
 def enough(doing: str, remedy: str = SMALLER) -> Iterator[None]:
-    """Turn what Python, NumPy and PyTorch raise where memory is short into OutOfMemoryError: during what, how much."""
+    """Turn memory errors of Python, NumPy and PyTorch into OutOfMemoryError with the activity and the size."""
     try:
         yield
     except (MemoryError, RuntimeError) as fault:

@@ -1,4 +1,4 @@
-"""Section ``optimizer``: how a local step follows from a gradient; ``methods.row_algebra.descend`` takes it."""
+"""Section ``optimizer``: how a local step uses the gradient; applied by ``methods.row_algebra.descend``."""
 
 from typing import Literal, Self
 
@@ -9,7 +9,7 @@ from pomona.core.settings import Settings, refuse_idle
 
 
 class Optimizer(Settings):
-    """Settings of a local step, beside lr, momentum and weight_decay; symbols as in Kingma and Ba (2015)."""
+    """Settings of the local optimizer besides lr, momentum and weight_decay; symbols as in Kingma and Ba (2015)."""
 
     name: Literal["sgd", "adam", "adamw"] = Field(
         "sgd", description="rule of local steps; moments are zero at the start of each round"
@@ -29,16 +29,16 @@ class Optimizer(Settings):
 
     @property
     def plain(self) -> bool:
-        """Whether a step is lr times the gradient, momentum and weight decay apart."""
+        """Return whether a step is lr times the gradient, apart from momentum and weight decay."""
         return self.name == "sgd" and self.max_grad_norm is None
 
 
 Steps = Literal["any", "sgd", "plain"]
-"""Local steps that a method's rule holds for: any optimizer's; SGD's; SGD's without momentum and clipping."""
+"""Optimizers that a method supports: any; SGD; or SGD without momentum and clipping."""
 
 
 def require_steps(method: str, allowed: Steps, momentum: float, optimizer: Optimizer) -> None:
-    """Raise ConfigError for steps that a method's rule does not hold for, or that no optimizer makes."""
+    """Raise ConfigError for an optimizer that the method does not support, or for settings that exclude each other."""
     name = optimizer.name
     if name != "sgd" and allowed != "any":
         raise ConfigError(f"optimizer.name = {name!r}: the rule of {method} holds for sgd; set optimizer.name=sgd")

@@ -1,4 +1,4 @@
-"""Names -> things, imported when asked for, so that a listing costs nothing and a typo gets near names."""
+"""Registries of lazily imported objects: listing them imports nothing, and unknown names get suggestions."""
 
 import inspect
 import sys
@@ -16,14 +16,14 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.files import sha256
 
 _barred = ContextVar("_barred", default=False)
-_homes: list[str] = []  # folders in which modules may be named; they are on the import path while one is loaded
-_loading: Counter[str] = Counter()  # how many are, by the folder, where it is on the path for their sake alone
+_homes: list[str] = []  # folders from which modules may be imported; added to the import path only while one is loaded
+_loading: Counter[str] = Counter()  # use count of each folder that is on the path only for this reason
 _lock = Lock()
 
 
 @contextmanager
 def own_code_barred(barred: bool = True) -> Iterator[None]:
-    """Within this, ``own`` refuses: for settings that somebody else may have written."""
+    """Context in which ``own`` refuses, for settings that may come from somebody else."""
     token = _barred.set(barred)
     try:
         yield
@@ -32,9 +32,9 @@ def own_code_barred(barred: bool = True) -> Iterator[None]:
 
 
 def own(target: str) -> Any:
-    """Import a user's own object, the ``module:attribute`` that a setting names, of the folders of own code too.
+    """Import the user's object at ``module:attribute``, also from the own-code folders.
 
-    What it imports in turn may lie there as well, where it does so at its top: later the folders are searched no more.
+    Modules that it imports at its top level may lie there too; imports inside functions do not search those folders.
 
     Raises ConfigError if it does not exist, or within ``own_code_barred``.
     """
@@ -49,15 +49,15 @@ def load(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as fault:  # TypeError: a relative name
+    except (ImportError, AttributeError, TypeError, ValueError) as fault:  # TypeError: a relative module name
         raise ConfigError(f"cannot load {target!r} ({fault}); give an importable module:attribute") from fault
 
 
 def importable(folder: Path) -> None:
-    """Let ``module:attribute`` name a module that lies in a folder; modules of the same name elsewhere come first.
+    """Add a folder from which ``module:attribute`` may be imported; same-named modules elsewhere take precedence.
 
-    The folder is searched for what is named so, and for nothing else: it may hold files of somebody else, and one that
-    is called like a package which is not installed must not run in its place.
+    The folder is searched only for these names. It may contain other people's files, and a file with the name of a
+    package that is not installed must not be run instead of it.
     """
     home = str(folder.absolute())
     if home not in _homes:
@@ -65,13 +65,13 @@ def importable(folder: Path) -> None:
 
 
 def own_code_folders() -> tuple[Path, ...]:
-    """The folders in which modules may be named, for processes that others start."""
+    """Return the own-code folders, for starting other processes."""
     return tuple(map(Path, _homes))
 
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
-    """``importable`` within this."""
+    """Apply ``importable`` within this context."""
     before = list(_homes)
     importable(folder)
     try:
@@ -97,9 +97,9 @@ def _own_code_in_reach() -> Iterator[None]:
 
 
 def code_sha256(target: str) -> str:
-    """SHA-256 in hex of the file of the module in ``module:attribute``, without the modules that it imports.
+    """Return the SHA-256 in hex of the module file of ``module:attribute``, without the modules it imports.
 
-    Raises ConfigError if the object does not exist, or its module is no file.
+    Raises ConfigError if the object does not exist, or its module has no file.
     """
     with _own_code_in_reach():
         load(target)
@@ -110,7 +110,7 @@ def code_sha256(target: str) -> str:
 
 
 class Registry(Mapping[str, str]):
-    """A table of name -> ``module:attribute``; ``resolve`` finds a name or an entry point of the user's own."""
+    """A table of name -> ``module:attribute``; ``resolve`` also accepts the user's own entry points."""
 
     def __init__(self, what: str, targets: Mapping[str, str]) -> None:
         self.what = what
@@ -126,11 +126,11 @@ class Registry(Mapping[str, str]):
         return len(self._targets)
 
     def registered(self, name: str) -> Any:
-        """The object behind a registered name: for names that came in a file. Raises ConfigError for anything else."""
+        """Return the object with a registered name, for names from a file. Raises ConfigError for others."""
         if name not in self._targets:
             raise ConfigError(f"unknown {self.what} {name!r}; {near(name, self._targets)}")
         return load(self._targets[name])
 
     def resolve(self, name: str) -> Any:
-        """The object behind a registered name or a ``module:attribute``. Raises ConfigError for anything else."""
+        """Return the object with a registered name or a ``module:attribute``. Raises ConfigError for anything else."""
         return own(name) if ":" in name and name not in self._targets else self.registered(name)

@@ -15,9 +15,9 @@ from pomona.core.weight_limit import limited
 class Roster:
     """All clients of the federation, in id order, whether or not they take part in a round.
 
-    ``sizes``: number of training samples per client; it leaves the client, once, when it registers. 0 for a client
-    that is no member now. Methods weigh clients by ``shares`` and ``weights``, in which nobody counts for more than
-    ``largest`` of those that are averaged, see ``federation.share``.
+    ``sizes``: number of training samples per client, which the client reports once, when it registers; 0 for a client
+    that is currently not a member. Methods weight clients by ``shares`` and ``weights``, which limit each client's
+    share of an average to ``largest``; see ``federation.share``.
     """
 
     sizes: tuple[int, ...]
@@ -28,29 +28,29 @@ class Roster:
 
     @cached_property
     def members(self) -> tuple[int, ...]:
-        """The ids of those who are members now, ascending."""
+        """The ids of the current members, in ascending order."""
         return tuple(i for i, size in enumerate(self.sizes) if size)
 
     @cached_property
     def known(self) -> Tensor:
-        """Mask (N,) bool of the current members."""
+        """The mask (N,) bool of the current members."""
         return torch.tensor(self.sizes) > 0
 
     def only(self, ids: tuple[int, ...]) -> "Roster":
-        """The roster with these clients for members."""
+        """Return the roster with only these clients as members."""
         return replace(self, sizes=tuple(size if i in ids else 0 for i, size in enumerate(self.sizes)))
 
     def plus(self, client: int, everybody: "Roster") -> "Roster":
-        """The roster with one client more, whose size stands on another."""
+        """Return the roster with one client added, whose size comes from another roster."""
         return everybody.only((*self.members, client))
 
     @cached_property
     def shares(self) -> Tensor:
-        """n_i / n for all clients, (N,) float64, each at most ``largest``."""
+        """Return n_i / n of all clients, (N,) float64, each at most ``largest``."""
         return _normed(limited(self.sizes, self.largest))
 
     def weights(self, ids: tuple[int, ...]) -> Tensor:
-        """n_i over the sum of those in ``ids``: weights (len(ids),) float64 of a mean, each at most ``largest``."""
+        """Return weights (len(ids),) float64 of a mean, n_i over the sum of ``ids``, each at most ``largest``."""
         return _normed(limited([self.sizes[i] for i in ids], self.largest))
 
 
@@ -61,10 +61,10 @@ def _normed(counted: Sequence[float]) -> Tensor:
 
 @dataclass(frozen=True)
 class Round:
-    """One round's settings; everything scheduled is a pure function of the round's number (1 to total).
+    """One round's settings; every scheduled value is a pure function of the round number (1 to total).
 
-    ``base_lr`` is the rate as configured, ``lr`` that of this round; ``decay``, the factor between them, is for a
-    method's other rates.
+    ``base_lr`` is the configured learning rate and ``lr`` this round's; ``decay`` is their ratio, for a method's other
+    rates.
     """
 
     number: int
@@ -81,5 +81,5 @@ class Round:
 
     @property
     def unscheduled(self) -> "Round":
-        """The same at the rates as configured: for training that only serves an evaluation, whatever the round."""
+        """The round with unscheduled rates, for training that only serves an evaluation."""
         return replace(self, lr=self.base_lr, decay=1.0)

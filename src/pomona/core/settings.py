@@ -1,4 +1,4 @@
-"""The base of every settings record: frozen, typed, and closed to unknown keys."""
+"""Base class of all settings records: frozen, typed, no unknown keys."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from pomona.core.errors import ConfigError
 
-MOST = 2**63  # what an integer of TOML can be
+MOST = 2**63  # the integers that TOML can represent
 NAME = 255  # bytes, of a file or a folder
-LARGEST = 1e30  # a float32 holds 1e38, so that a product with a weight is left room
+LARGEST = 1e30  # a float32 holds 1e38, which leaves room for products with weights
 
 
 class Settings(BaseModel):
-    """Values a user sets. Unknown keys are errors; values are checked when the record is made."""
+    """Settings from a user. Unknown keys are errors; values are validated on creation."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -29,7 +29,7 @@ class Settings(BaseModel):
     @field_validator("*")
     @classmethod
     def _ordinary(cls, value: Any) -> Any:
-        """Refuse what later arithmetic would overflow with and what no file can be called, in every field."""
+        """Reject values that would overflow later, or cannot be file names, in every field."""
         for leaf in _leaves(value):
             if isinstance(leaf, int | float) and abs(leaf) > (MOST if isinstance(leaf, int) else LARGEST):
                 raise ValueError("no run counts with numbers as large; give a smaller one")
@@ -41,14 +41,14 @@ class Settings(BaseModel):
 
 
 def refuse_idle(settings: Settings, section: str, keys: Iterable[str], why: str) -> None:
-    """Raise ConfigError if one of these keys, which do nothing here, has another value than its default."""
+    """Raise ConfigError if one of these keys, which have no effect here, differs from its default."""
     for key in keys:
         if getattr(settings, key) != type(settings).model_fields[key].get_default(call_default_factory=True):
             raise ConfigError(f"{section}{key} {why}; take it out")
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What a field holds, in its tables and tuples too; lists are rows of data, which their own types bound."""
+    """Yield a field's values, including those in tables and tuples; lists hold data rows with bounded types."""
     if isinstance(value, Mapping | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(inner)

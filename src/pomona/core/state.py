@@ -1,4 +1,4 @@
-"""A method's state as named tensors, and back: what checkpoints, copies and private files are made from.
+"""Conversion of a method's state to named tensors and back, for checkpoints, copies and private files.
 
 A state is None, a tensor, or a frozen dataclass of states.
 """
@@ -16,13 +16,13 @@ S = TypeVar("S")
 
 
 def apply(function: Callable[[Tensor], Tensor], state: S) -> S:
-    """The same state with ``function`` applied to every tensor of it."""
+    """Apply ``function`` to every tensor of a state."""
     mapped: S = _map(lambda _, tensor: function(tensor), state, "")
     return mapped
 
 
 def joined(states: Sequence[S]) -> S:
-    """States of one client each as a state of all: copies of their tensors, along the leading axis."""
+    """Join single-client states into one state of all, copying their tensors along the leading axis."""
     first = states[0]
     if isinstance(first, Tensor):
         return torch.cat(states)  # type: ignore[arg-type, return-value]
@@ -33,25 +33,25 @@ def joined(states: Sequence[S]) -> S:
 
 
 def row(state: S, k: int) -> S:
-    """The state of the k-th client of a state of several, on its own storage."""
+    """Return a copy of the k-th client's state from a state of several."""
     return apply(lambda t: t[k : k + 1].clone(), state)
 
 
 def flatten(state: object, prefix: str) -> dict[str, Tensor]:
-    """A state's tensors by dotted path, for example ``client.3.inner.core``; a bare tensor's path is the prefix."""
+    """Return a state's tensors by dotted path, e.g. ``client.3.inner.core``; a single tensor's path is the prefix."""
     return dict(_leaves(state, prefix))
 
 
 def rebuild(template: S, named: Mapping[str, Tensor], prefix: str) -> S:
-    """The inverse of ``flatten``: structure from the template; values, shapes and dtypes as stored.
+    """Rebuild a state from named tensors, the inverse of ``flatten``; the template gives only the structure.
 
     Args:
         template: a state of the same structure, such as a method's start.
-        named: tensors by dotted path; those outside the prefix are left alone.
+        named: tensors by dotted path; those outside the prefix are ignored.
         prefix: as given to ``flatten``.
 
     Raises:
-        CheckpointError: tensors under the prefix are missing, or belong to no part of the template.
+        CheckpointError: tensors under the prefix are missing or not part of the template.
     """
     wanted = {path for path, _ in _leaves(template, prefix)}
     stored = {path for path in named if path == prefix or path.startswith(f"{prefix}.")}
@@ -70,7 +70,7 @@ def rebuild(template: S, named: Mapping[str, Tensor], prefix: str) -> S:
 
 
 def _parts(state: object, path: str) -> list[tuple[str, str, Any]]:
-    """(field, path, value) of a dataclass."""
+    """Return (field, path, value) for each field of a dataclass."""
     if not is_dataclass(state) or isinstance(state, type):
         raise TypeError(
             f"{path or 'state'} is a {type(state).__name__}; a state is None, a tensor or a dataclass of them"

@@ -1,4 +1,4 @@
-"""Section ``stop``: when a run ends before its last round."""
+"""Section ``stop``: early stopping of a run."""
 
 from typing import Self
 

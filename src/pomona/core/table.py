@@ -1,4 +1,4 @@
-"""The one table type, and its forms as text: Markdown and CSV. ``core.latex``, terminal and pages lay it out too."""
+"""The table type, with Markdown and CSV output; ``core.latex``, the terminal and pages render it too."""
 
 import csv
 import io
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 NOTHING = "-"
-"""Stands in a table where a value is undefined."""
+"""Placeholder for an undefined value."""
 MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`["})
-"""Of cells and titles, which may be names that others chose: no HTML, no link."""
+"""Escapes for cells and titles, which may contain other people's names: no HTML, no link."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Spreadsheets take text that begins so for a formula."""
+"""Characters at the start of a text that make a spreadsheet read it as a formula."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class Table:
     """A table of texts.
 
     Attributes:
-        name: file name without suffix, and the id of its section on a page.
+        name: file name without suffix, also the id of its section on a page.
         title: heading.
-        notes: sentences on how to read it.
+        notes: notes on how to read the table.
         header: headings of the columns.
-        rows: as many texts a row as the header has; the first names the row.
-        words: columns of words, set to the left; the others hold numbers.
+        rows: one text for each column; the first is the row's label.
+        words: text columns, aligned left; the others hold numbers.
         marked: (row, column) of cells in bold.
     """
 
@@ -38,7 +38,7 @@ class Table:
 
 
 def of_records(records: Sequence[Mapping[str, Any]], title: str = "", notes: Sequence[str] = ()) -> Table:
-    """A table of equal records: four digits of a float, a dash for None, keys with underscores as words."""
+    """Build a table of uniform records: floats to four digits, a dash for None, keys with spaces for underscores."""
     names = list(records[0]) if records else []
     words = {k for k, name in enumerate(names) if not all(isinstance(r[name], int | float | None) for r in records)}
     header = [name.replace("_", " ") if name.isidentifier() else name for name in names]
@@ -52,13 +52,13 @@ def _text(value: Any) -> str:
 
 
 def markdown(table: Table) -> str:
-    """A heading, the table and its notes."""
+    """Render a heading, the table and its notes as Markdown."""
     title, *notes = (text.translate(MARKDOWN) for text in (table.title, *table.notes))
     return "\n\n".join([f"## {title}", markdown_grid(table), *notes]) + "\n"
 
 
 def markdown_grid(table: Table) -> str:
-    """The header and the rows alone."""
+    """Render only the header and the rows as Markdown."""
     rules = ["---" if column in table.words else "---:" for column in range(len(table.header))]
     rows = _emphasised(table)
     escaped = ([text.translate(MARKDOWN) for text in line] for line in (table.header, rules, *rows))
@@ -66,7 +66,7 @@ def markdown_grid(table: Table) -> str:
 
 
 def _emphasised(table: Table) -> list[list[str]]:
-    """The rows, with the marked cells in bold."""
+    """Return the rows, with the marked cells in bold."""
     return [
         [f"**{text}**" if (i, j) in table.marked else text for j, text in enumerate(row)]
         for i, row in enumerate(table.rows)
@@ -74,7 +74,7 @@ def _emphasised(table: Table) -> list[list[str]]:
 
 
 def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """The CSV of equal records under their keys; text that a spreadsheet would compute gets an apostrophe before it."""
+    """Return uniform records as CSV with their keys; texts that look like formulas get a leading apostrophe."""
     lines = [list(records[0]) if records else [], *(list(record.values()) for record in records)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([_harmless(cell) for cell in line] for line in lines)
@@ -84,7 +84,7 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
 def _harmless(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
-    text = cell.replace("\r", " ")  # csv writes it without quotes, which its own reader then refuses
+    text = cell.replace("\r", " ")  # the csv module writes it without quotes, which its own reader then rejects
     return f"'{text}" if cell.startswith(FORMULA) and not _number(cell) else text
 
 

@@ -1,8 +1,8 @@
-"""What a data set's targets are: each kind is a task, with a file in ``tasks/``."""
+"""Types of targets; each corresponds to a task in ``tasks/``."""
 
 from typing import Literal
 
 Targets = Literal["classes", "multilabel", "regression", "segmentation", "survival"]
 
 NAMED: frozenset[Targets] = frozenset({"classes", "segmentation"})
-"""The kinds whose outputs are classes, each with a name."""
+"""Types whose outputs are named classes."""

@@ -1,4 +1,4 @@
-"""Settings as they stand in a TOML file: a tree of plain values, read, and made into a record with good messages."""
+"""TOML settings: parsing into a tree of plain values, and validation with helpful messages."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,20 +16,20 @@ from pomona.core.files import text
 from pomona.core.settings import Settings
 
 Tree = dict[str, Any]
-Choices = Mapping[str, Mapping[str, type[Settings]]]  # section -> name -> the settings that it chooses
+Choices = Mapping[str, Mapping[str, type[Settings]]]  # section -> name -> the settings class it selects
 S = TypeVar("S", bound=Settings)
 
 SECTIONS = ("method", "data", "partition", "model")
 
 
 def read_file(path: Path) -> Tree:
-    """A TOML file's tree, its keys in snake case. Raises as ``read_tree``."""
+    """Read a TOML file's tree, with keys in snake case. Raises as ``read_tree`` does."""
     tree: Tree = _snake(read_tree(path))
     return tree
 
 
 def read_tree(path: Path) -> Tree:
-    """A TOML file's tree as it is written. Raises ConfigError naming the file and the line."""
+    """Read a TOML file's tree as written. Raises ConfigError with the file and the line."""
     try:
         return read_text(text(path))
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def read_tree(path: Path) -> Tree:
 
 
 def read_text(written: str) -> Tree:
-    """The tree of a TOML text. Raises ValueError if it is none, or ConfigError if it is nested too deep."""
+    """Parse a TOML text. Raises ValueError if it is not TOML, and ConfigError if it is nested too deeply."""
     try:
         tree = tomllib.loads(written)
     except RecursionError:
@@ -53,7 +53,7 @@ def read_text(written: str) -> Tree:
 
 
 def require_shallow(tree: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a tree so deep that walking it could end the process."""
+    """Raise ConfigError for a tree so deep that recursion could crash the process."""
     if not shallow(tree):
         raise _deep()
 
@@ -63,14 +63,14 @@ def _deep() -> ConfigError:
 
 
 def _snake(value: Any) -> Any:
-    """Keys as Flower's users also type them: kebab-case means snake_case."""
+    """Convert keys to snake_case; Flower's users also write kebab-case."""
     if isinstance(value, dict):
         return {k.replace("-", "_"): _snake(v) for k, v in value.items()}
     return value
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
-    """The leaves of a tree by dotted key."""
+    """Return the leaves of a tree by dotted key."""
     leaves: Tree = {}
     for key, value in tree.items():
         leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
@@ -78,17 +78,17 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
 
 
 def leaves(value: object) -> object:
-    """A section by dotted key, and any other value as it is: for a validator before the type's own."""
+    """Return a section by dotted key, and any other value unchanged; for validators that run before the type's own."""
     return flat(value) if isinstance(value, dict) else value
 
 
 def named(layer: Mapping[str, Any]) -> Tree:
-    """A layer in which a section given by its name alone, ``data = "mnist"``, is written out."""
+    """Expand sections that are given by name only, such as ``data = "mnist"``."""
     return {k: {"name": v} if k in SECTIONS and isinstance(v, str) else v for k, v in layer.items()}
 
 
 def validated(kind: type[S], tree: Tree, choices: Choices | None = None) -> S:
-    """The settings a tree says. Raises ConfigError naming every bad key or value, with near names of unknown keys."""
+    """Validate a tree as settings. Raises ConfigError for every bad key or value, with suggestions for unknown keys."""
     try:
         return kind.model_validate(tree)
     except ValidationError as fault:
@@ -96,19 +96,19 @@ def validated(kind: type[S], tree: Tree, choices: Choices | None = None) -> S:
 
 
 def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices: Choices) -> ConfigError:
-    """Faults of a settings tree, in one line that names every key."""
+    """Turn a settings tree's validation errors into one line that names every key."""
     known = _described(tree, kind, choices)
-    # A default that follows from a key that is itself bad is nothing to tell of.
+    # An error in a default that is derived from an invalid key is not reported.
     errors = [dict(e) for e in fault.errors() if e["type"] != "default_factory_not_called"]
     lines = [_explain(e, known, choices) for e in _one_form(errors, known)]
     return ConfigError("; ".join(lines))
 
 
 def _one_form(errors: Sequence[Tree], known: Mapping[str, str]) -> Iterator[Tree]:
-    """Faults, those of a value that may have several forms in the form that was meant.
+    """Yield the errors; for a value with several possible forms, only those of the intended form.
 
-    Pydantic tries each form and puts its name into the place, after the key. A fault within a value tells which one was
-    meant; where there is none, the key's description lists the forms.
+    Pydantic tries every form and adds its name to the location, after the key. An error inside a form identifies the
+    intended one; without one, the key's description lists the forms.
     """
     for key, group in groupby(errors, lambda e: _key(e["loc"], known)):
         tried, depth = list(group), len(key) + 1
@@ -121,13 +121,13 @@ def _one_form(errors: Sequence[Tree], known: Mapping[str, str]) -> Iterator[Tree
 
 
 def _key(place: Sequence[str | int], known: Mapping[str, str]) -> tuple[str, ...]:
-    """The settings key in which a place lies; empty where it lies in none."""
+    """Return the settings key that contains a location; empty if there is none."""
     path = tuple(map(str, place))
     return next((path[:n] for n in range(1, len(path) + 1) if ".".join(path[:n]) in known), ())
 
 
 def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
-    # A discriminated union puts the chosen name into the path; users know the section only.
+    # A discriminated union adds the chosen name to the path; users know only the section.
     path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and p in choices.get(error["loc"][0], ()))]
     key = ".".join(path)
     match error["type"]:
@@ -148,46 +148,46 @@ def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as its writer knows it, in one short line."""
+    """Format a value for a message, in one short line."""
     try:
         return plain(repr(value), 80)
-    except ValueError:  # Python writes no integers of more than 4,300 digits
+    except ValueError:  # Python does not print integers of more than 4,300 digits
         return "a number of thousands of digits"
 
 
 def _nearest(key: str, known: Mapping[str, str]) -> str:
-    """Near names of an unknown key: a longer one in its own section, the same in another, those described so, like it
-    in its own, or all there.
+    """Return the best suggestions for an unknown key.
 
-    Sections are not compared: every key of a section shares its name, and would be near for that alone.
+    In order: a longer key in its section, the same key in another section, keys with a matching description, similar
+    keys in its section, and all keys there. Section names are not compared, since all keys of a section share one.
     """
-    key = ".".join(part for part in key.split(".") if not part.isdecimal())  # places in a list
+    key = ".".join(part for part in key.split(".") if not part.isdecimal())  # list indices
     section, dot, last = key.rpartition(".")
     words = last.replace("_", " ")
     own = {k.removeprefix(f"{section}.") for k in known if k.startswith(f"{section}.")} if dot else _tops(known)
-    longer = [f"{section}{dot}{name}" for name in sorted(own) if last in name.split("_")]  # epochs is local_epochs
+    longer = [f"{section}{dot}{name}" for name in sorted(own) if last in name.split("_")]  # epochs -> local_epochs
     here = [k for k in known if k.rpartition(".")[2] == last]
     here = here or [k for k, what in known.items() if " " in words and what.lower().startswith(words)]
     if here or longer:
         return f"did you mean {' or '.join([*longer, *sorted(here)])}?"
-    close = get_close_matches(last, sorted(own), n=3, cutoff=0.7)  # pretrained is not train
+    close = get_close_matches(last, sorted(own), n=3, cutoff=0.7)  # not pretrained -> train
     if close:
         return f"did you mean {' or '.join(section + dot + name for name in close)}?"
     return f"{section or 'the top level'} has {', '.join(sorted(own)) or 'no such key'}"
 
 
 def _tops(known: Iterable[str]) -> set[str]:
-    """The keys and the sections of the top level."""
+    """Return the top-level keys and sections."""
     return {k.partition(".")[0] for k in known}
 
 
 def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
-    """All dotted keys that settings with this method and partition know."""
+    """Return all dotted keys of settings with this method and partition."""
     return sorted(_described(tree, kind, choices))
 
 
 def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, str]:
-    """Description of each dotted key, from its settings record."""
+    """Return the description of each dotted key, from its settings record."""
     described: dict[str, str] = {}
     for attribute, field in kind.model_fields.items():
         name = field.alias or attribute
@@ -202,7 +202,7 @@ def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, 
 
 
 def _fields(section: str, kind: type[Settings]) -> dict[str, str]:
-    """Description of each dotted key of a section, and of the sections in it that may be left out."""
+    """Return the description of each dotted key of a section, including optional subsections."""
     described: dict[str, str] = {}
     for name, field in kind.model_fields.items():
         key, (inner, *others) = f"{section}.{field.alias or name}", (*get_args(field.annotation), None)

@@ -1,4 +1,4 @@
-"""Readers: from a name or a file to one checked ``Dataset``."""
+"""Readers that load a name or a file as one checked ``Dataset``."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,11 +20,11 @@ DATASETS = Registry("data set", {name: entry.target for name, entry in CATALOGUE
 
 
 def read(settings: DataSettings) -> Dataset:
-    """Read the data set that the settings name, resize its images if asked, and check all of it.
+    """Read the configured data set, resize its images if requested, and validate it.
 
     Raises:
-        ConfigError: an unknown name, or settings that do not fit the data.
-        DataError: data that is missing or damaged.
+        ConfigError: unknown name, or settings that do not fit the data.
+        DataError: the data are missing or damaged.
     """
     reader = DATASETS.resolve(settings.name)
     if not callable(reader):
@@ -42,14 +42,14 @@ def read(settings: DataSettings) -> Dataset:
 
 
 def _normalised(dataset: Dataset, asked: str | Normalisation) -> Dataset:
-    """The data as the settings say that a network sees them; else as their reader does.
+    """Apply the configured normalisation, or the reader's own if none is configured.
 
-    Tables, and images of more than 8 bits, of whose normalisation a reader says nothing learn it, here from all rows
-    that may be for training.
+    Tables, and images of more than 8 bits without a normalisation from their reader, learn it here from all rows that
+    may be used for training.
 
     Raises:
-        ConfigError: a normalisation is asked for what are no images.
-        DataError: it has another number of channels.
+        ConfigError: a normalisation is set for data that are not images.
+        DataError: its number of channels is wrong.
     """
     if asked != "default" and dataset.kind != "image":
         raise ConfigError(f"data.normalise is for images, and {dataset.name} is a {dataset.kind}; drop it")
@@ -63,7 +63,7 @@ def _normalised(dataset: Dataset, asked: str | Normalisation) -> Dataset:
 
 
 def _with_features(dataset: Dataset) -> Dataset:
-    """A table with the features that all rows teach that may be for training, until a partition says which are."""
+    """Build a table's features from all rows that may be used for training, until a partition selects the rows."""
     if dataset.raw is None or dataset.learn is None:
         return dataset
     whole = dataset.learn(dataset, np.arange(dataset.n_train))
@@ -71,7 +71,7 @@ def _with_features(dataset: Dataset) -> Dataset:
 
 
 def _adopted(result: Any, settings: DataSettings) -> Dataset:
-    """Turn a reader's result into a ``Dataset``; a user's own function may return arrays x, y."""
+    """Convert a reader's result to a ``Dataset``; a user's own function may return arrays x, y."""
     if isinstance(result, Dataset):
         return result
     name = settings.name

@@ -1,4 +1,4 @@
-"""Arrays in files: headers are checked before memory is allocated; rows are streamed into place."""
+"""Arrays in files: headers are validated before memory is allocated; rows are streamed into place."""
 
 import gzip
 import math
@@ -21,14 +21,14 @@ from pomona.core.memory import enough
 from pomona.storage.mapped_array import allocate
 
 CHUNK = 1 << 20
-# Deflate packs at most 1032 bytes into one (zlib's own statement); a header that promises more is a lie.
+# Deflate compresses by at most 1032 to 1 (as zlib states); a header that promises more is false.
 MOST_PACKED = 1032
 FAULTS = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile, tarfile.TarError, struct.error)
 
 
 @contextmanager
 def reading(where: object) -> Iterator[None]:
-    """Turn every fault of a damaged or missing file into one DataError that names it."""
+    """Turn errors from a damaged or missing file into one DataError with its name."""
     try:
         yield
     except FAULTS as fault:
@@ -36,13 +36,13 @@ def reading(where: object) -> Iterator[None]:
 
 
 def file(path: Path) -> Path:
-    """The same path, once it is seen to name a plain file. Raises DataError; see ``files.regular``."""
+    """Return the path after checking that it is a regular file. Raises DataError; see ``files.regular``."""
     return files.regular(path, lambda what: DataError(f"{what}; correct the path, or put the file there"))
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, unpacked if it is gzip (told by its first bytes, not by its name)."""
+    """Open a file, decompressing gzip (recognised by its first bytes, not by its name)."""
     with reading(path), files.opened(file(path)) as raw:
         packed = is_gzip(raw)
         with gzip.GzipFile(fileobj=raw) if packed else raw as stream:
@@ -50,7 +50,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def is_gzip(raw: IO[bytes]) -> bool:
-    """Whether a file just opened starts as gzip does; it is left at its start."""
+    """Return whether an open file starts like gzip; restores its position."""
     start = raw.read(2)
     raw.seek(0)
     return start == b"\x1f\x8b"
@@ -58,14 +58,14 @@ def is_gzip(raw: IO[bytes]) -> bool:
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file, not read yet.
+    """An array in a file that has not been read yet.
 
     Attributes:
         where: file (and member), for messages.
-        shape: as its header says; axis 0 are rows.
-        dtype: as stored, byte order included.
-        open: gives the stream at the array's first byte.
-        fortran: whether the first axis runs fastest in the file.
+        shape: as in the header; axis 0 is the rows.
+        dtype: as stored, including byte order.
+        open: opens the stream at the array's first byte.
+        fortran: whether the first axis varies fastest in the file.
     """
 
     where: str
@@ -79,30 +79,30 @@ class StoredArray:
 
     @property
     def size(self) -> int:
-        """Number of bytes promised by the header."""
+        """The number of bytes promised by the header."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def unpacking(self) -> AbstractContextManager[None]:
-        """Names the array, and what its header says of it, where memory for it is short. Raises OutOfMemoryError."""
+        """Add the array's name and header to memory errors. Raises OutOfMemoryError."""
         return enough(
             f"{self.where} unpacks to {self.size / 1e9:.1f} GB (shape {self.shape}, {self.dtype})",
             "store fewer rows or a smaller dtype, or take a machine with more memory",
         )
 
     def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Pairs (first row, rows), read-only and about a megabyte each, for an array stored row by row."""
+        """Yield (first row, rows), read-only and about a megabyte each, for an array stored row by row."""
         with self.open() as stream:
             yield from _chunks(stream, self.shape, self.dtype, self.where)
             _end(stream, self.where)
 
     def into(self, out: NDArray[Any]) -> None:
-        """Read it into ``out``, of the same shape and any numeric dtype."""
+        """Read the array into ``out``, of the same shape and any numeric dtype."""
         with self.open() as stream:
             _fill(stream, out.T if self.fortran else out, self.dtype, self.where)
             _end(stream, self.where)
 
     def load(self) -> NDArray[Any]:
-        """Read it as it is (for small arrays)."""
+        """Read the array unchanged (for small arrays)."""
         with self.unpacking():
             out = np.empty(self.shape, self.dtype)
         self.into(out)
@@ -127,27 +127,27 @@ def _fill(stream: IO[bytes], out: NDArray[Any], dtype: np.dtype[Any], where: str
         for part in out:
             _fill(stream, part, dtype, where)
         return
-    # What does not fit the dtype becomes infinite, and the check that follows names its row.
+    # Values out of the dtype's range become infinite; the check that follows reports their row.
     with np.errstate(over="ignore", invalid="ignore"):
         for start, rows in _chunks(stream, out.shape, dtype, where):
             out[start : start + len(rows)] = rows
 
 
 def _end(stream: IO[bytes], where: str) -> None:
-    """Read past the last byte, which also has the stream verify its checksum."""
+    """Read past the last byte, which also makes the stream verify its checksum."""
     if stream.read(1):
         raise DataError(f"{where} holds more bytes than its header says; fetch it again")
 
 
 def promised(stored: StoredArray, room: int) -> StoredArray:
-    """The same array, once its header is seen to promise no more bytes than the file has room for."""
+    """Return the array after checking that its header promises no more bytes than the file can contain."""
     if stored.size > room:
         raise DataError(f"{stored.where} promises {stored.size} bytes but has room for {room}; fetch it again")
     return stored
 
 
 def paired(x: StoredArray, y: StoredArray) -> tuple[StoredArray, StoredArray]:
-    """Inputs and their labels, once both are seen to have the same number of rows."""
+    """Return inputs and labels after checking that they have the same number of rows."""
     if len(x) != len(y):
         raise DataError(f"{x.where} has {len(x)} rows but {y.where} has {len(y)}; give each row one label")
     return x, y
@@ -156,7 +156,7 @@ def paired(x: StoredArray, y: StoredArray) -> tuple[StoredArray, StoredArray]:
 def joined(
     parts: Sequence[StoredArray], row: tuple[int, ...], dtype: DTypeLike, memory_share: float
 ) -> NDArray[np.generic]:
-    """The parts one after the other in one new array, each row in the shape ``row``.
+    """Join the parts into one new array, with each row in the shape ``row``.
 
     Raises:
         DataError: rows of different shapes, or a damaged file.

@@ -1,4 +1,4 @@
-"""Catalogue of data sets: names, descriptions, the files of each and where they are searched."""
+"""Catalogue of data sets: name, description, files and search folders of each."""
 
 import os
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from pomona.data.settings import DataSettings
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """One line of the catalogue.
+    """An entry of the catalogue.
 
     Attributes:
-        name: as users write it.
+        name: the name in settings.
         target: the reader, ``module:function`` from DataSettings to Dataset.
-        kind: image, table or text; "any" where the files decide.
-        shape: shape of one input, for people.
-        about: what it is and how large, for people.
-        source: the public data set to fetch; empty where there is nothing to fetch.
-        folders: where its files may lie, below the data folder.
-        markers: files that show it is there, the preferred form first.
+        kind: image, table or text; "any" if the files decide.
+        shape: shape of one input, for display.
+        about: content and size, for display.
+        source: the public data set to download; empty if there is none.
+        folders: possible locations below the data folder.
+        markers: files that identify the data set, preferred form first.
     """
 
     name: str
@@ -34,7 +34,7 @@ class CatalogueEntry:
 
     @property
     def own(self) -> bool:
-        """Whether it reads a user's own files, of any shape."""
+        """Return whether it reads the user's own files, of any shape."""
         return self.shape == "any"
 
 
@@ -169,7 +169,7 @@ CATALOGUE = {entry.name: entry for entry in _ENTRIES}
 
 
 def data_dir(settings: DataSettings) -> Path | None:
-    """The folder of the data sets: the setting, else the environment, else none."""
+    """Return the data folder: the setting, else the environment variable, else None."""
     named = settings.dir or os.environ.get("POMONA_DATA")
     return Path(named).expanduser() if named else None
 
@@ -180,10 +180,10 @@ def _found(entry: CatalogueEntry, roots: list[Path]) -> Path | None:
 
 
 def locate(settings: DataSettings) -> Path:
-    """The file by which a catalogued data set is known: below ``path`` if set, else below the data folder.
+    """Return the file that identifies a catalogued data set, below ``path`` if set, else below the data folder.
 
     Raises:
-        DataError: it is not there; the message names the places and what to fetch.
+        DataError: it is missing; the message names the places searched and the download.
     """
     entry, base = CATALOGUE[settings.name], data_dir(settings)
     if settings.path is not None and settings.path.expanduser().is_file():
@@ -204,7 +204,7 @@ def locate(settings: DataSettings) -> Path:
 
 
 def own_path(settings: DataSettings) -> Path:
-    """The file or folder of own data. Raises ConfigError if none is set, DataError if it does not exist."""
+    """Return the path of own data. Raises ConfigError if it is not set, DataError if it does not exist."""
     if settings.path is None:
         raise ConfigError(f"data {settings.name!r} needs a file or folder: set data.path")
     path = settings.path.expanduser()
@@ -214,7 +214,7 @@ def own_path(settings: DataSettings) -> Path:
 
 
 def describe(settings: DataSettings | None = None) -> tuple[Listing, ...]:
-    """A line for each data set, without reading any: what it is, and whether its files are there."""
+    """Describe each data set without reading it: content, and whether its files are present."""
     base = data_dir(settings or DataSettings())
     return tuple(_listing(entry, base) for entry in _ENTRIES)
 

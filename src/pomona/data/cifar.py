@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009): the official binary version, or a compact archive of residuals.
 
-The binary version is a folder or the .tar.gz as it comes, read without being unpacked to disk. The compact archive
-holds ``x_train_res``, ``y_train``, ``x_test_res``, ``y_test``; residuals are (3, N, H, W) uint8, see ``restore``.
+The binary version is a folder or the original .tar.gz, which is read without unpacking it to disk. The compact archive
+has ``x_train_res``, ``y_train``, ``x_test_res``, ``y_test``; residuals are (3, N, H, W) uint8, see ``restore``.
 """
 
 import tarfile
@@ -40,7 +40,7 @@ CLASSES = {
     "cifar10": tuple(_TEN.split()),
     "cifar100": tuple(_FINE.split()),
 }
-# Files, training first, and the label bytes before each image; the last of them is the class (the fine one).
+# Files, training first, and the label bytes before each image; the last byte is the class (the fine one).
 _BINARY = {
     "cifar10": ((*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"), 1),
     "cifar100": (("train.bin", "test.bin"), 2),
@@ -48,7 +48,7 @@ _BINARY = {
 
 
 def read(settings: DataSettings) -> Dataset:
-    """CIFAR-10, or CIFAR-100 with its fine labels; the name says so when the file is not the full official data."""
+    """Read CIFAR-10, or CIFAR-100 with fine labels; the name is marked if the file is not the full official data."""
     found = locate(settings)
     if found.suffix == ".npz":
         return _compact(found, settings)
@@ -93,7 +93,7 @@ def _in_archive(path: Path, names: Sequence[str], record: np.dtype[Any]) -> list
 def _member(path: Path, member: tarfile.TarInfo) -> Iterator[IO[bytes]]:
     with reading(path), files.opened(path) as raw, tarfile.open(fileobj=raw) as archive:
         stream = archive.extractfile(member)
-        assert stream is not None  # only plain files are asked for
+        assert stream is not None  # only regular files are requested
         with stream:
             yield stream
 
@@ -114,14 +114,14 @@ def _compact(path: Path, settings: DataSettings) -> Dataset:
     total = sum(map(len, labels))
     x = allocate((total, SIDE, SIDE, 3), np.uint8, settings.memory_share)
     for part, images in zip(residuals, np.split(x, [len(labels[0])]), strict=True):
-        part.into(images.transpose(3, 0, 1, 2))  # the residuals lie where the images will be
+        part.into(images.transpose(3, 0, 1, 2))  # residuals are read into the memory of the images
         restore(images)
     dataset = _dataset(settings.name, x, [(y.where, y.load()) for y in labels], len(labels[0]))
     return replace(dataset, name=dataset.name + _inexact(path))
 
 
 def _inexact(path: Path) -> str:
-    """Suffix of the data set's name if some images of a compact archive come from JPEG (members ``lossy_*``)."""
+    """Return a suffix for the name if some images of a compact archive come from JPEG (members ``lossy_*``)."""
     count = sum(len(npz.stored(path, name)) for name in npz.names(path) if name.startswith("lossy_"))
     return f" ({count} images from JPEG copies)" if count else ""
 
@@ -133,19 +133,19 @@ def _dataset(name: str, x: NDArray[np.generic], labels: Sequence[tuple[str, NDAr
 
 
 def restore(images: NDArray[np.uint8]) -> None:
-    """Turn residuals (N, H, W, 3) uint8 into the images, in place.
+    """Restore the images from residuals (N, H, W, 3) uint8, in place.
 
     The planes of a residual are (R - G, G, B - G) mod 256, and each of its pixels is the difference, mod 256 and plus
     128, from the median of left, upper and left + upper - upper left (the LOCO-I predictor, Weinberger et al. 2000).
-    The first row is predicted from the left alone, the first column from above alone, the first pixel as 0.
+    The first row is predicted from the left only, the first column from above only, and the first pixel as 0.
     """
     height, width = images.shape[1:3]
-    for _, block in blocks(images, 64):  # a block's working set fits the cache
+    for _, block in blocks(images, 64):  # a block that fits the cache
         planes = np.ascontiguousarray(block.transpose(1, 2, 3, 0), np.int16) - np.int16(128)
         planes[:, 0] = np.cumsum(planes[:, 0], axis=0, dtype=np.int16) & 255
         planes[0] = np.cumsum(planes[0], axis=0, dtype=np.int16) & 255
         flat = planes.reshape(height * width, -1)
-        # Pixels of one anti-diagonal depend on earlier ones only: it is a strided slice of the flat image.
+        # Pixels of an anti-diagonal depend only on earlier ones: it is a strided slice of the flat image.
         for diagonal in range(2, height + width - 1) if min(height, width) > 1 else ():
             top, bottom = max(1, diagonal - width + 1), min(height - 1, diagonal - 1)
             first, last = top * (width - 1) + diagonal, bottom * (width - 1) + diagonal

@@ -1,4 +1,4 @@
-"""Data given as files of each client: the files define the partition and the roles of rows."""
+"""Data given as separate files per client; the files define the partition and the split."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,13 +19,13 @@ Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int,
 
 
 def read(settings: DataSettings) -> Dataset:
-    """The files of ``data.clients``: all training rows, then all validation rows, then all test rows.
+    """Read the files of ``data.clients``: all training rows, then all validation rows, then all test rows.
 
-    Normalisation and vocabulary come from the training rows of all clients.
+    Normalisation and vocabulary are learned from the training rows of all clients.
 
     Raises:
-        ConfigError: no client, files of several kinds, or a client column beside the files.
-        DataError: a file that is missing or damaged.
+        ConfigError: no clients, files of different types, or a client column in addition to the files.
+        DataError: a file is missing or damaged.
     """
     if not settings.clients:
         raise ConfigError(
@@ -62,7 +62,7 @@ def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
 
 
 def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> list[str]:
-    """A line for each file of training rows that is also another part, whose figures would be of rows trained on."""
+    """Report each file of training rows that is also used for another split, whose metrics would be on trained rows."""
     first: dict[Path, tuple[int, int]] = {}
     lines = []
     for client, role, path in parts:  # training rows come first
@@ -74,7 +74,7 @@ def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> lis
 
 
 def _fault(path: Path) -> str:
-    """Reason why a path cannot be read, as one line; None if it can. All paths are reported together."""
+    """Describe in one line why a path cannot be read; None if it can. All paths are reported together."""
     if path.is_dir():
         return f"{path} is a folder; images of a client come as one .npz with arrays x and y, see the guide to own data"
     try:

@@ -1,4 +1,4 @@
-"""Cells of a table as numbers, those that are none, and the remedies offered for them."""
+"""Table cells as numbers; cells that are not numbers, and suggested remedies."""
 
 import math
 import re
@@ -14,8 +14,8 @@ from pomona.data.problem_report import listed
 LARGEST = float(np.finfo(np.float32).max)
 GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "missing", "unknown", "?", "-", "."}
 EPOCH = datetime(2000, 1, 1)
-FEW = 20  # different values of a category, at most
-WORDS = {"none", "unknown", "missing", "-", "."}  # gaps among numbers, but perhaps categories
+FEW = 20  # maximum number of distinct values of a category
+WORDS = {"none", "unknown", "missing", "-", "."}  # gaps in numeric columns, but possibly categories
 BOOLEANS = {"true": 1.0, "false": 0.0}
 _DECIMAL = re.compile(r"[-+]?\d+\.\d*")
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
@@ -24,7 +24,7 @@ _COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
 def number(cell: str) -> float:
-    """The number in a cell as float32 can hold it, 1 for true and 0 for false; NaN for anything else."""
+    """Return the float32 value of a cell, 1 for true and 0 for false; NaN for anything else."""
     try:
         value = float(cell)
     except ValueError:
@@ -33,12 +33,12 @@ def number(cell: str) -> float:
 
 
 def bound(cell: str) -> float:
-    """The number behind the sign of a bound, such as 5 of ``<5``; NaN for anything else."""
+    """Return the number in a censored value, such as 5 for ``<5``; NaN for anything else."""
     return number(found[1]) if (found := _BOUND.fullmatch(cell.strip())) else math.nan
 
 
 def _is_large(cell: str) -> bool:
-    """Whether a cell is a number that float32 does not hold."""
+    """Return whether a cell is a number beyond the range of float32."""
     try:
         return abs(float(cell)) > LARGEST
     except ValueError:
@@ -46,26 +46,26 @@ def _is_large(cell: str) -> bool:
 
 
 def is_gap(cell: str) -> bool:
-    """Whether a cell marks a missing value."""
+    """Return whether a cell marks a missing value."""
     return cell.strip().lower() in GAPS
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell among names marks a missing value: "none" and "-" may be names."""
+    """Return whether a cell in a column of names marks a missing value: "none" and "-" may be names."""
     return is_gap(cell) and cell.strip().lower() not in WORDS
 
 
 def plain(cell: str) -> str:
-    """The one form in which labels, categories and names of sites are compared: NFC, and numbers by value.
+    """Return the canonical form for comparing labels, categories and site names: NFC, and numbers by value.
 
-    3, 3. and 3.0 are one, 0.5 and 0.50 too; 03 is another, as it may be a code.
+    3, 3. and 3.0 are equal, and so are 0.5 and 0.50; 03 is different, since it may be a code.
     """
     cell = normalize("NFC", cell.strip())
     return cell.rstrip("0").rstrip(".") if _DECIMAL.fullmatch(cell) else cell
 
 
 def alike(names: Iterable[str]) -> list[str]:
-    """Those of some names that differ from another in capital letters, blanks or the form of characters only."""
+    """Return the names that differ from another one only in case, whitespace or Unicode form."""
     forms: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         forms.setdefault("".join(normalize("NFKC", name).casefold().split()), []).append(name)
@@ -73,7 +73,7 @@ def alike(names: Iterable[str]) -> list[str]:
 
 
 def days(cell: str) -> float:
-    """Days from 2000-01-01 to an ISO date, with the fraction of a time (in UTC where it has a zone); NaN for others."""
+    """Return days from 2000-01-01 to an ISO date, with a fraction for the time (UTC if it has a zone); else NaN."""
     try:
         moment = datetime.fromisoformat(cell.strip())
     except ValueError:
@@ -87,23 +87,23 @@ def days(cell: str) -> float:
 
 
 def short(cell: str) -> str:
-    """A cell in quotes for a message, cut where it is long."""
+    """Quote a cell for a message, truncated if long."""
     return repr(cell if len(cell) <= 30 else f"{cell[:27]}...")
 
 
 @dataclass
 class Strays:
-    """Cells of one column that are not finite numbers, in the order read.
+    """Cells of one column that are not finite numbers, in reading order.
 
     Attributes:
         name: the column, for messages.
-        wanted: what its cells should be.
-        fills: whether its gaps are filled, and so are no problem.
-        gaps, others: how many say nothing, and how many say something else.
-        first: where the first of each kind was met, and what it said.
-        values: different ones among the others, a few more than a category has.
-        dates, commas, bounds, large: how many of the others are dates, numbers with a decimal comma, bounds such as <5,
-            or numbers beyond float32.
+        wanted: the expected content.
+        fills: whether gaps are filled, and therefore not a problem.
+        gaps, others: numbers of empty and of other unusable cells.
+        first: location and content of the first cell of each type.
+        values: distinct values of the others, slightly more than a category may have.
+        dates, commas, bounds, large: numbers of other cells that are dates, numbers with a decimal comma, bounds such
+            as <5, or numbers beyond float32.
     """
 
     name: str
@@ -120,13 +120,13 @@ class Strays:
 
     @property
     def wrong(self) -> bool:
-        """Whether some cell is a problem."""
+        """Return whether any cell is a problem."""
         return bool(self.others) or (bool(self.gaps) and not self.fills)
 
     def add(self, cell: str, where: Callable[[str], str], gap: bool | None = None, times: int = 1) -> None:
-        """Record a cell that is not a number and is there so often, and whether it is a gap where that is known.
+        """Record a cell that is not a number and occurs ``times`` times; ``gap`` says whether it is a gap, if known.
 
-        ``where`` names the place at which it is first.
+        ``where`` is the location of its first occurrence.
         """
         gap = is_gap(cell) if gap is None else gap
         kind = "gap" if gap else "other"
@@ -144,7 +144,7 @@ class Strays:
             self.values.add(cell.strip())
 
     def kind(self, rows: int) -> str:
-        """Kind of the column, judged by its cells: a key of ``REMEDIES``."""
+        """Classify the column by its cells; returns a key of ``REMEDIES``."""
         if not self.others:
             return "gaps"
         if self.wanted != "finite numbers":
@@ -157,7 +157,7 @@ class Strays:
         return "category" if len(self.values) <= FEW and len(self.values) < self.others else "texts"
 
     def problem(self, rows: int) -> str:
-        """One line: how many cells of how many, the first of them, and what they look like."""
+        """Describe the problem in one line: number of bad cells, the first one, and their apparent type."""
         kind = self.kind(rows)
         where, cell = self.first["other" if self.others else "gap"]
         first = f"first {short(cell)} in {where}"
@@ -189,7 +189,7 @@ REMEDIES = {
 
 
 def remedies(found: Sequence[Strays], rows: int) -> list[str]:
-    """Remedies for these columns: a line for each kind, and the setting that leaves them out."""
+    """Return remedies for these columns: one line for each type, and the setting that drops them."""
     kinds = {strays.kind(rows) for strays in found}
     if any(strays.gaps and not strays.fills for strays in found):
         kinds.add("gaps")

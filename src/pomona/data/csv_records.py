@@ -19,13 +19,13 @@ from pomona.data.settings import MARKS, CsvForm
 
 MOST_COLUMNS = 10**5
 MOST_ROWS = 10**7
-LONGEST_LINE = 1 << 20  # characters that are looked at for what divides cells
+LONGEST_LINE = 1 << 20  # characters examined to find the delimiter
 DIVIDERS = ",;\t|"
 _COMMA = re.compile(r"(?:(?:[<>]=?|[≤≥])\s*)?[-+]?\d+,\d+")
 
 
 class CsvRecord(NamedTuple):
-    """The cells of one record, and the line on which it ends; of Parquet the number of the row, and the names are 0."""
+    """The cells of a record and the line where it ends; for Parquet the row number, with 0 for the column names."""
 
     path: Path
     line: int
@@ -33,11 +33,11 @@ class CsvRecord(NamedTuple):
 
 
 def records(path: Path, form: CsvForm) -> Iterator[CsvRecord]:
-    """The records of a CSV file of this form, empty lines being passed over, or of a Parquet file, which needs none.
+    """Yield the records of a CSV or Parquet file without empty lines; ``form`` applies to CSV only.
 
     Raises:
-        DataError: a file that cannot be read, is no CSV, or has more than ``MOST_ROWS`` rows and a header.
-        ConfigError: Parquet without the package that reads it.
+        DataError: the file cannot be read, is not CSV, or has more than ``MOST_ROWS`` rows and a header.
+        ConfigError: the package that reads Parquet is missing.
     """
     if parquet.is_parquet(path):
         yield from (CsvRecord(path, row, cells) for row, cells in enumerate(parquet.records(path, MOST_ROWS)))
@@ -58,7 +58,7 @@ def records(path: Path, form: CsvForm) -> Iterator[CsvRecord]:
 
 
 def misread(fault: Exception, form: CsvForm) -> str:
-    """Why a text is not read, and the setting that may help."""
+    """Describe why a text cannot be read, and the setting that may help."""
     if not isinstance(fault, UnicodeError):
         return f"no CSV ({fault}); correct it, or say how it is written by data.separator and data.encoding"
     if form.encoding:
@@ -67,7 +67,7 @@ def misread(fault: Exception, form: CsvForm) -> str:
 
 
 def separator(path: Path, form: CsvForm) -> str:
-    """What divides the cells of a file; see ``_separator``."""
+    """Return a file's delimiter; see ``_separator``."""
     if parquet.is_parquet(path):
         return ","
     with reading(path), _text(path, form, "replace") as text:
@@ -75,14 +75,14 @@ def separator(path: Path, form: CsvForm) -> str:
 
 
 def encoding(start: bytes, form: CsvForm) -> str:
-    """The codec of a file that starts so: as set, else UTF-16 by its byte order mark, which no UTF-8 begins with."""
+    """Return the codec of a file from its first bytes: as set, else UTF-16 if it has a UTF-16 byte order mark."""
     marked = start[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
     known = form.encoding or ("utf-16" if marked else "utf-8")
     return {"utf-8": "utf-8-sig", "utf-16": "utf-16" if marked else "utf-16-le"}.get(known, known)
 
 
 def _text(path: Path, form: CsvForm, errors: str = "strict") -> TextIOWrapper:
-    """The text of a file from its start."""
+    """Open the text of a file at its start."""
     raw = opened(file(path))
     start = raw.read(2)
     raw.seek(0)
@@ -90,9 +90,10 @@ def _text(path: Path, form: CsvForm, errors: str = "strict") -> TextIOWrapper:
 
 
 def _separator(text: TextIO, form: CsvForm) -> str:
-    """What was set; else a comma; or a semicolon, tab or bar where both of the first two lines have it equally often,
-    and no comma is in the first, as spreadsheets write where the comma is the decimal mark. The text is left at its
-    start.
+    """Return the configured delimiter, or detect it from the first lines.
+
+    The default is a comma. A semicolon, tab or bar is chosen if both of the first two lines contain it equally often
+    and the first has no comma, as spreadsheets write with a decimal comma. Leaves the text at its start.
     """
     if form.separator:
         return MARKS[form.separator]
@@ -103,18 +104,18 @@ def _separator(text: TextIO, form: CsvForm) -> str:
 
 
 def _pointed(cell: str) -> str:
-    """A number with a decimal point in place of a comma; any other cell as it is."""
+    """Replace a number's decimal comma with a point; returns any other cell unchanged."""
     return cell.replace(",", ".") if _COMMA.fullmatch(cell.strip()) else cell
 
 
 def place(path: Path, line: int, several: bool = False) -> str:
-    """Name of a record for messages: its line, or its row where there are no lines; and its file, if of several."""
+    """Return a record's location for messages: its line or row, and its file if there are several."""
     word = "row" if parquet.is_parquet(path) else "line"
     return f"{word} {line}" + (f" of {path}" if several else "")
 
 
 def rows(path: Path, form: CsvForm, header: bool, columns: Sequence[object]) -> Iterator[CsvRecord]:
-    """The records below the header; after the last, a DataError names all lines that are not as wide as it is."""
+    """Yield the records below the header; at the end, raise DataError with all lines of the wrong width."""
     wrong = []
     for record in islice(records(path, form), int(header), None):
         if len(record.cells) == len(columns):
@@ -125,13 +126,13 @@ def rows(path: Path, form: CsvForm, header: bool, columns: Sequence[object]) -> 
 
 
 def _divided(columns: Iterable[str]) -> str:
-    """A hint if names of columns hold what may divide cells."""
+    """Return a hint if column names contain possible delimiters."""
     odd = any(mark in name for name in columns for mark in DIVIDERS)
     return "if its cells are divided by another character, set data.separator" if odd else ""
 
 
 def column(which: str | int, columns: Sequence[str], key: str, path: Path) -> int:
-    """The number of a column given by name or number. Raises ConfigError naming the setting ``key``."""
+    """Return the index of a column given by name or number. Raises ConfigError with the setting ``key``."""
     if isinstance(which, str):
         if which not in columns:
             hint = "; ".join(filter(None, [near(which, columns), _divided(columns)]))
@@ -143,7 +144,7 @@ def column(which: str | int, columns: Sequence[str], key: str, path: Path) -> in
 
 
 def heading(path: Path, form: CsvForm, header: bool) -> tuple[str, ...]:
-    """The names of a file's columns; their numbers as text where it has none. Raises DataError for a name twice."""
+    """Return a file's column names, or their numbers as text without a header. Raises DataError for duplicates."""
     first = next(records(path, form), None)
     if first is None:
         raise DataError(f"{path} is empty; at least one row is needed")
@@ -159,7 +160,7 @@ def heading(path: Path, form: CsvForm, header: bool) -> tuple[str, ...]:
 
 
 def parts(path: Path, suffix: str = ".csv") -> list[Path]:
-    """A file by itself, or the train.csv of a folder and its test.csv, if any; or those of another suffix."""
+    """Return a file, or a folder's train.csv and its test.csv if present; or those with another suffix."""
     if not path.is_dir():
         return [path]
     train, test = path / f"train{suffix}", path / f"test{suffix}"

@@ -1,4 +1,4 @@
-"""A first pass over CSV or Parquet files, before features are read: labels, owners, groups, and equal columns."""
+"""First pass over CSV or Parquet files, before features are read: labels, owners, groups, and matching columns."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.problem_report import listed
 from pomona.data.settings import CsvForm, DataSettings
 
-MOST_SUBGROUPS = 50  # values by which results are told apart; more are an identifier
+MOST_SUBGROUPS = 50  # maximum number of subgroups; a column with more values is an identifier
 MISSING = "(missing)"
 _IDENTIFIER = re.compile(r"(^|_|\b)(id|pid|mrn|patient|subject|person|case)(_?(id|no|nr|number))?$", re.IGNORECASE)
 PURPOSES = ("client_column", "group_column", "time_column", "subgroup_column")
@@ -27,20 +27,20 @@ class CsvSurvey:
 
     Attributes:
         paths: the files, in order.
-        form: how they are written.
+        form: their CSV format.
         header: whether their first line names the columns.
         columns: names of the columns, or their numbers as text.
-        known: whether these are names, by a header or by the settings.
-        label: numbers of the columns of labels.
-        places: numbers of the other columns with a purpose, by the setting that names them (``PURPOSES``).
-        dropped: numbers of the columns that are left out.
-        orders: where each column lies in each file.
-        blank: whether a cell says that a row has no label; such rows are left out where ``data.unlabelled`` says so.
-        without: how many rows are left out so.
-        counts: rows of each file.
-        lines: the line of each row in its file.
-        cells: the cell of each row in the columns with a purpose, by their numbers.
-        values: how many different cells each column has that is left out, or named like an identifier.
+        known: whether these are names, from a header or from the settings.
+        label: indices of the label columns.
+        places: indices of other columns with a purpose, by the setting that names them (``PURPOSES``).
+        dropped: indices of the columns that are dropped.
+        orders: position of each column in each file.
+        blank: whether a label cell means that the row is unlabelled; ``data.unlabelled`` decides whether to drop it.
+        without: number of unlabelled rows that were dropped.
+        counts: number of rows in each file.
+        lines: line of each row in its file.
+        cells: cells of the columns with a purpose, by column index.
+        values: number of distinct cells of each column that is dropped or named like an identifier.
     """
 
     paths: tuple[Path, ...]
@@ -60,7 +60,7 @@ class CsvSurvey:
     values: Mapping[int, int]
 
     def __iter__(self) -> Iterator[CsvRecord]:
-        """The records of all files without their headers, their cells in the order of ``columns``."""
+        """Iterate over the records of all files without headers, with cells in the order of ``columns``."""
         for path, order in zip(self.paths, self.orders, strict=True):
             for record in _ordered(path, self.form, self.header, order):
                 if not any(self.blank(record.cells[i]) for i in self.label):
@@ -71,28 +71,28 @@ class CsvSurvey:
 
     @property
     def name(self) -> str:
-        """Name of the data: the file's, or that of the folder of files."""
+        """The name of the data: that of the file or of the folder."""
         return str(self.paths[0] if len(self.paths) == 1 else self.paths[0].parent)
 
     @property
     def features(self) -> list[int]:
-        """Numbers of the columns that a model may see: without labels, owners, groups, and what is left out."""
+        """The indices of the feature columns: without labels, owners, groups, and dropped columns."""
         hidden = {self.places.get(key) for key in ("client_column", "group_column")}
         return [i for i in range(len(self.columns)) if i not in {*self.label, *hidden, *self.dropped}]
 
     def where(self, row: int) -> str:
-        """Line number of a row, with its file if there are several."""
+        """Return the line number of a row, with its file if there are several."""
         past = np.cumsum(self.counts)
         path = self.paths[int(np.searchsorted(past, row, side="right"))]
         return place(path, self.lines[row], len(self.paths) > 1)
 
     def targets(self, settings: DataSettings) -> tuple[targets.Answer, list[str]]:
-        """The targets of all rows, and what is wrong with them; see ``targets.from_cells``."""
+        """Return the targets of all rows, and the problems with them; see ``targets.from_cells``."""
         cells = [self.cells[i] for i in self.label]
         return targets.from_cells(cells, [self.columns[i] for i in self.label], settings, self.where)
 
     def named(self, dataset: Dataset, inputs: Sequence[int]) -> Dataset:
-        """The same data, of which columns ``inputs`` are the model's, with the names that they have."""
+        """Return the data with column names, where the model's columns are ``inputs``."""
         if not self.known:
             return dataset
         others = tuple(name for i, name in enumerate(self.columns) if i not in inputs)
@@ -100,7 +100,7 @@ class CsvSurvey:
         return replace(dataset, columns=tuple(self.columns[i] for i in inputs), others=others, labels=labels)
 
     def ownerless(self) -> list[str]:
-        """Message about rows without an owner; none if every row has one."""
+        """Report rows without an owner; empty if every row has one."""
         owners = self._purpose("client_column")
         rows = [row for row, name in enumerate(owners or ()) if not name]
         if not rows:
@@ -109,11 +109,11 @@ class CsvSurvey:
         return [f"client column {column}: {len(rows)} of {len(self)} rows name no client, first {self.where(rows[0])}"]
 
     def _purpose(self, key: str) -> list[str] | None:
-        """The cells of the column that a setting names, if it does."""
+        """Return the cells of the column that a setting names, or None."""
         return self.cells[self.places[key]] if key in self.places else None
 
     def owners(self, n_train: int) -> Owners | None:
-        """Owner of each row, owners sorted by name; rows from ``n_train`` on are test rows."""
+        """Return each row's owner, with owners sorted by name; rows from ``n_train`` on are test rows."""
         clients = self._purpose("client_column")
         if clients is None:
             return None
@@ -122,12 +122,12 @@ class CsvSurvey:
         return Owners(names, number, role)
 
     def groups(self) -> RowGroups | None:
-        """Which rows belong together."""
+        """Return each row's group."""
         cells = self._purpose("group_column")
         return None if cells is None else RowGroups(self.columns[self.places["group_column"]], targets.grouped(cells))
 
     def times(self) -> NDArray[np.float64] | None:
-        """When each row was measured, in days of dates or in the column's numbers; NaN where its cell is neither."""
+        """Return each row's time, as days for dates or as the column's number; NaN for other cells."""
         cells = self._purpose("time_column")
         if cells is None:
             return None
@@ -135,7 +135,7 @@ class CsvSurvey:
         return plain if np.isnan(days).sum() > np.isnan(plain).sum() else days
 
     def problems(self) -> list[str]:
-        """What is wrong with owners and times, a line each."""
+        """Report problems with owners and times, one line each."""
         times = self.times()
         odd = [] if times is None else np.flatnonzero(np.isnan(times)).tolist()
         if not odd:
@@ -146,7 +146,7 @@ class CsvSurvey:
         return [*self.ownerless(), f"time column {self.columns[i]}: {what}, {first}; correct them"]
 
     def repeated(self) -> list[str]:
-        """A line on columns that look like identifiers of people with several rows, unless groups are named."""
+        """Warn about columns that look like identifiers of people with several rows, unless groups are set."""
         if "group_column" in self.places:
             return []
         seen = [i for i, n in self.values.items() if n > MOST_SUBGROUPS // 2 and 2 * n <= len(self)]
@@ -159,9 +159,9 @@ class CsvSurvey:
         ]
 
     def subgroups(self) -> Subgroups | None:
-        """The values of the column by which results are told apart, sorted by name.
+        """Return the values of the subgroup column, sorted by name.
 
-        Raises ConfigError for one with more than 50 values.
+        Raises ConfigError if it has more than 50 values.
         """
         cells = self._purpose("subgroup_column")
         if cells is None:
@@ -176,7 +176,7 @@ class CsvSurvey:
         return Subgroups(column, tuple(name or MISSING for name in names), number)
 
     def described(self, dataset: Dataset, training: int, inputs: Sequence[int]) -> Dataset:
-        """The same data with all that the columns beside ``inputs`` say; the first files are for training."""
+        """Add the content of columns other than ``inputs``; the first ``training`` files are for training."""
         owners = self.owners(sum(self.counts[:training]))
         unsaid = () if self.form.separator and self.form.decimal else self.paths
         divided = {mark: path for path in reversed(unsaid) if (mark := separator(path, self.form)) != ","}
@@ -192,10 +192,10 @@ class CsvSurvey:
 
 
 def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
-    """Read the labels and owners of all files, and check that their columns agree.
+    """Read the labels and owners of all files, and check that their columns match.
 
     Raises:
-        ConfigError: no label column is set, a column is not there, or one has two purposes.
+        ConfigError: no label column is set, a column does not exist, or one has two purposes.
         DataError: a damaged or empty file, lines of different widths, a repeated column name, or files with different
             columns.
     """
@@ -264,12 +264,12 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
 
 
 def _are_names(values: set[str]) -> bool:
-    """Whether cells are neither numbers nor dates."""
+    """Return whether the cells are neither numbers nor dates."""
     return all(np.isnan(csv_columns.number(cell)) and np.isnan(csv_columns.days(cell)) for cell in values)
 
 
 def _header(path: Path, settings: DataSettings) -> bool:
-    """Whether a file's first line names its columns: as set, else where some column is given by name."""
+    """Return whether a file's first line names its columns: as set, else if any column is given by name."""
     if parquet.is_parquet(path):
         return True
     if settings.header is not None or settings.columns:
@@ -281,7 +281,7 @@ def _header(path: Path, settings: DataSettings) -> bool:
 
 
 def _named_by_hand(paths: Sequence[Path], settings: DataSettings, header: bool) -> None:
-    """Raise ConfigError unless data.columns names each column of files without a header once."""
+    """Raise ConfigError unless data.columns names each column of files without a header exactly once."""
     names = settings.columns
     if header:
         raise ConfigError(f"data.columns names columns that {paths[0]} names itself; drop data.columns")
@@ -308,12 +308,12 @@ def _label_columns(path: Path, settings: DataSettings) -> tuple[str | int, ...]:
 
 
 def _labelled(_: str) -> bool:
-    """No row counts as one without a label: what is wrong with its cell is said with the other problems."""
+    """Never treat a row as unlabelled; invalid cells are reported with the other problems."""
     return False
 
 
 def _ordered(path: Path, form: CsvForm, header: bool, order: tuple[int, ...]) -> Iterator[CsvRecord]:
-    """The records of a file below its header, their cells in this order; a DataError as of ``rows``."""
+    """Yield a file's records below the header, with cells in this order; raises DataError as ``rows`` does."""
     found = rows(path, form, header, order)
     if order == tuple(range(len(order))):
         return found
@@ -321,7 +321,7 @@ def _ordered(path: Path, form: CsvForm, header: bool, order: tuple[int, ...]) ->
 
 
 def _order(path: Path, columns: tuple[str, ...], first: Path, known: tuple[str, ...]) -> tuple[int, ...]:
-    """Where each known column lies in a file, by its name. Raises DataError unless two files have the same columns."""
+    """Return each known column's position in a file. Raises DataError unless both files have the same columns."""
     if sorted(columns) == sorted(known):
         return tuple(map(columns.index, known))
     alone = [

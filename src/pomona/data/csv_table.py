@@ -1,4 +1,4 @@
-"""Tables from CSV and Parquet, and what they learn from their training rows."""
+"""Tables from CSV and Parquet, and the features learned from their training rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,15 +20,15 @@ from pomona.data.settings import DataSettings
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
-PIECE = 1 << 20  # values of images at once, in double precision
+PIECE = 1 << 20  # image values processed at once, in double precision
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def moments(x: NDArray[Any], rows: NDArray[np.int64]) -> Moments:
-    """Mean and standard deviation of each column of a table (N, F) over the given rows (n,), in double precision.
+    """Return the mean and standard deviation of each column of a table (N, F) over rows (n,), in double precision.
 
-    Of images (N, ..., C): of each channel. A column that does not vary beyond its rounding gets 1, so that it becomes 0
-    and not noise.
+    For images (N, ..., C), of each channel. A column that is constant up to rounding gets deviation 1, so that it
+    becomes 0 instead of noise.
     """
     n, zero = max(1, len(rows) * prod(x.shape[1:-1])), np.zeros(x.shape[-1])
     mean = sum((part.sum(axis=0, dtype=np.float64) for part in _pieces(x, rows)), zero) / n
@@ -39,7 +39,7 @@ def moments(x: NDArray[Any], rows: NDArray[np.int64]) -> Moments:
 
 
 def _pieces(x: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
-    """The rows as (m, F), at once as many as leave memory small; of volumes not even one at once."""
+    """Yield the rows as (m, F) in blocks that need little memory; for volumes less than one sample at once."""
     if x.ndim == 2:
         yield from (x[part] for _, part in blocks(rows))
         return
@@ -49,23 +49,23 @@ def _pieces(x: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
 
 
 def standardised(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
-    """The same data, seen with mean 0 and deviation 1 over these rows, by column or by channel."""
+    """Standardise the data to mean 0 and deviation 1 over these rows, by column or by channel."""
     shift, scale = moments(dataset.x, rows)
     return replace(dataset, shift=shift, scale=scale, learn=standardised)
 
 
 def read(settings: DataSettings) -> Dataset:
-    """Own table: a file, or a folder with a file train and perhaps a file test; every other column is a feature."""
+    """Read an own table: a file, or a folder with train and optionally test; all other columns are features."""
     suffix = parquet.SUFFIX if settings.name == "parquet" else ".csv"
     return read_parts(csv_records.parts(own_path(settings), suffix), 1, settings)[0]
 
 
 def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
-    """Tables one after the other, the first ``training`` of them for training; and their row counts.
+    """Read several tables, the first ``training`` of them for training; returns the data and their row counts.
 
     Raises:
-        DataError: no feature, all cells that cannot be read and all labels that cannot be (by column, with the first
-            line and the remedy), and all that a survey raises.
+        DataError: no features, unreadable cells or labels (by column, with the first line and the remedy), or any
+            problem found by the survey.
     """
     survey = csv_survey.survey(paths, settings)
     if not survey.features:
@@ -92,9 +92,9 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
 
 
 def in_single(dataset: Dataset, settings: DataSettings, layout: tuple[str, ...] = ()) -> Dataset:
-    """A table of numbers as read, x (N, F) of any dtype of numbers, in float32.
+    """Convert a numeric table x (N, F) of any dtype to float32.
 
-    Its raw cells are kept where float32 would lose what they differ in, and where an agreement is applied to them.
+    Raw cells are kept if float32 would lose their differences, or if an agreement applies to them.
     """
     if np.can_cast(dataset.x.dtype, np.float32):
         return replace(dataset, x=dataset.x.astype(np.float32, copy=False))
@@ -110,24 +110,24 @@ def in_single(dataset: Dataset, settings: DataSettings, layout: tuple[str, ...] 
 
 
 def _prepares(settings: DataSettings) -> bool:
-    """Whether the settings ask for more than columns of numbers as they are."""
+    """Return whether the settings require more than plain numeric columns."""
     refused = settings.missing == settings.censored == settings.categories == "refuse"
     return not refused or bool(settings.dates) or settings.fit == "client"
 
 
 def learnt(dataset: Dataset, rows: NDArray[np.int64], share: float, by_client: bool, memory_share: float) -> Dataset:
-    """The features of a table by what these rows teach of its cells, with mean 0 and deviation 1 over them.
+    """Rebuild a table's features from these rows, standardised over them.
 
     Args:
-        dataset: whose raw table is known; its features are made anew.
-        rows: (n,) numbers of the training rows.
+        dataset: must include the raw table.
+        rows: (n,) indices of the training rows.
         share: see ``table_features.fitted``.
-        by_client: whether medians, means and deviations are those of each owner's own training rows.
+        by_client: whether to learn medians, means and deviations from each owner's own training rows.
         memory_share: see ``allocate``.
 
     Raises:
-        ConfigError: ``by_client`` for rows without owners.
-        DataError: no feature is left.
+        ConfigError: ``by_client`` without owners.
+        DataError: no features are left.
     """
     assert dataset.raw
     shared = table_features.fitted(dataset.raw, rows, share)
@@ -142,7 +142,7 @@ def learnt(dataset: Dataset, rows: NDArray[np.int64], share: float, by_client: b
 def _by_owner(
     dataset: Dataset, rows: NDArray[np.int64], shared: Preprocessing, x: NDArray[Any], memory_share: float
 ) -> tuple[Preprocessing, ...]:
-    """What each owner's training rows teach; the owners' features are written into ``x`` (N, F)."""
+    """Learn each owner's preprocessing from its training rows, and write its features into ``x`` (N, F)."""
     raw, owners = dataset.raw, dataset.owners
     if owners is None or raw is None:
         raise ConfigError("data.fit=client needs rows with owners: set data.client_column or data.clients")
@@ -158,7 +158,7 @@ def _by_owner(
 
 
 def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
-    """The settings by which a table is read whose columns are to become features as it was agreed."""
+    """Return the settings for reading a table whose columns become features as agreed."""
     marked = {column.name: column.missing for column in by.columns if column.missing}
     listed = {kind: tuple(c.name for c in by.columns if c.kind == kind) for kind in ("category", "date")}
     filled = any(column.fill is not None for column in by.columns)
@@ -177,9 +177,9 @@ def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
 
 
 def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> Dataset:
-    """A table with the features that were agreed on; its columns may be in another order.
+    """Return a table with the agreed features; its columns may be in another order.
 
-    Raises DataError for a table of other columns, or with gaps where none were agreed on.
+    Raises DataError for different columns, or for gaps where the agreement has none.
     """
     raw = dataset.raw or RawTable(
         tuple(TableColumn(name=name) for name in dataset.columns), dataset.x, ((),) * len(dataset.columns)

@@ -18,7 +18,7 @@ SampleType = Literal["uint8", "uint16", "int16", "float32", "int32"]
 
 
 class Form(NamedTuple):
-    """What the inputs x of one kind may be: dtypes, the first by default, numbers of axes of a sample, and these."""
+    """Allowed forms of inputs x: dtypes, the default first, and numbers of axes of a sample, with their names."""
 
     dtypes: tuple[SampleType, ...]
     ranks: tuple[int, ...]
@@ -33,13 +33,13 @@ FORMS: dict[Kind, Form] = {
 
 
 def network_shape(kind: Kind, sample: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a sample as a network takes it: channels first, of an image."""
+    """Return a sample's shape as a network receives it: channels first for images."""
     return (sample[-1], *sample[:-1]) if kind == "image" else tuple(sample)
 
 
 @dataclass(frozen=True)
 class Owners:
-    """A partition that comes with the data: the owner and role of each row.
+    """A partition that comes with the data: the owner and split of each row.
 
     ``client`` (N,) int64 is the owner of each row; ``role`` (N,) int8 is 0 train, 1 validation, 2 test.
     """
@@ -50,9 +50,9 @@ class Owners:
 
 
 class Subgroups(NamedTuple):
-    """A column by whose values results are told apart: its name, its values, and the number of each row's (N,) int64.
+    """A column for results by subgroup: its name, its values, and each row's value index (N,) int64.
 
-    No model sees it unless it is a column of x, too.
+    The model sees it only if it is also a column of x.
     """
 
     column: str
@@ -61,13 +61,13 @@ class Subgroups(NamedTuple):
 
 
 class RowGroups(NamedTuple):
-    """Rows that belong together (of one patient): what a group is called, and the number of each row's (N,) int64."""
+    """Rows that belong together (e.g. of one patient): the name for a group, and each row's group (N,) int64."""
 
     column: str
     number: NDArray[np.int64]
 
     def within(self, owner: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """(N,) the groups where each owner (N,) has its own: the same identifier at two hospitals is two patients."""
+        """Return groups (N,) that are separate for each owner (N,): an identifier at two hospitals is two patients."""
         if owner is None:
             return self.number
         joined: NDArray[np.int64] = np.unique(np.stack([owner, self.number]), axis=1, return_inverse=True)[1].ravel()
@@ -76,10 +76,10 @@ class RowGroups(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set in memory (or memory-mapped): rows [0, n_train) are for training, the rest for testing.
+    """A data set in memory (or memory-mapped): rows [0, n_train) for training, the rest for testing.
 
     Attributes:
-        name: as registered, or the path it was read from.
+        name: registered name, or path it was read from.
         kind: ``image`` x (N, H, W, C), or volumes (N, D, H, W, C), of uint8, uint16, int16 or finite float32; ``table``
             x (N, F) float32; ``text`` x (N, T) int32 tokens, 0 = padding.
         x: the inputs.
@@ -87,28 +87,28 @@ class Dataset:
             (N, K) float32 targets when ``classes`` is empty.
         classes: class names in the order of their numbers, of masks the background first; empty for multi-label and
             regression targets.
-        n_train: number of official training rows; equal to N when the source has no test part of its own.
+        n_train: number of official training rows; equal to N if the source has no test split.
         shift, scale: the model sees ``(x - shift) / scale``, broadcast over the last axis (not used for text).
         vocabulary: number of tokens including padding (text only).
         words: the words with numbers 2, 3, ... (text only, where known); 0 is padding, 1 any other word.
-        owners: the natural partition, where the source has one.
-        columns: where the source names its columns: those of x in order (a table), or those joined to a text.
-        others: the source's other columns: the label, the client, whatever was left out.
-        raw: the cells that x is made of (a table with gaps, categories or dates), until ``learn`` is called.
-        preprocessing: how x is made of them: one for all, or one for each owner.
-        target_shift, target_scale: a network learns ``(y - target_shift) / target_scale`` of regression targets (K,),
-            and its outputs are turned back into the units of y for everybody else.
-        labels: names of the K targets of y; empty where they have none, and for class numbers.
-        edges: of times to an event (``target_kind`` survival): where each of the K intervals that a network learns
-            ends, ascending; y is (N, 2) then, the times and whether the event was seen.
-        target_kind: what the targets are; where it is not said, classes if there are names of classes, else several
-            labels if all targets are 0 or 1, else numbers.
-        subgroups: the column by which results are told apart, where one is named.
-        groups: which rows belong together, where the source says so; see ``RowGroups.within`` for rows with owners.
-        times: (N,) float64 when each row was measured, by which rows are split, where the source says so.
-        notes: what the reader passed over or found odd, a line each, for people.
-        learn: gives the same data with what is learnt from training rows (column moments, a vocabulary) learnt from the
-            rows of the given numbers alone, once a partition has said which these are; None where nothing is learnt.
+        owners: the natural partition, if the source has one.
+        columns: names of x's columns in order (a table), or of those joined to a text, if known.
+        others: the source's other columns: label, client, and dropped columns.
+        raw: the cells from which x is built (a table with gaps, categories or dates), until ``learn`` is called.
+        preprocessing: how x is built from them: one for all, or one per owner.
+        target_shift, target_scale: regression targets (K,) are trained as
+            ``(y - target_shift) / target_scale``; outputs are converted back to the units of y.
+        labels: names of the K targets of y; empty for class numbers, or if unnamed.
+        edges: for times to an event (``target_kind`` survival), ends of the K intervals that the network predicts,
+            ascending; y is then (N, 2), the times and whether the event was observed.
+        target_kind: type of the targets; default: classes if there are class names, else multi-label if all targets are
+            0 or 1, else numbers.
+        subgroups: the column for results by subgroup, if set.
+        groups: rows that belong together, if known; see ``RowGroups.within`` for rows with owners.
+        times: (N,) float64 time of measurement, by which rows are split, if known.
+        notes: the reader's remarks, e.g. on skipped content, one line each, for display.
+        learn: returns the data with statistics (column moments, a vocabulary) learned only from the given rows, once a
+            partition has selected the training rows; None if nothing is learned.
     """
 
     name: str
@@ -142,19 +142,19 @@ class Dataset:
 
     @cached_property
     def targets(self) -> Targets:
-        """What the targets are."""
+        """The type of the targets."""
         if self.target_kind or self.classes:
             return self.target_kind or "classes"
         return "multilabel" if bool(np.isin(self.y, (0, 1)).all()) else "regression"
 
     @property
     def n_outputs(self) -> int:
-        """Width of a model's output for this data: number of classes, of intervals of time, or of targets."""
+        """The width of a model's output: the number of classes, time intervals or targets."""
         return len(self.classes) or len(self.edges) or int(self.y.shape[1])
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over dtypes, shapes and bytes of x and y, and the owners: the same data, the same text everywhere."""
+        """A platform-independent SHA-256 over the dtypes, shapes and bytes of x and y, and the owners."""
         digest = hashlib.sha256()
         for array in (self.x, self.y):
             digest.update(f"{array.dtype.str}{array.shape}".encode())

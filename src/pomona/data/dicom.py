@@ -1,4 +1,4 @@
-"""DICOM images of one frame, read by pydicom; their stored values become those of the modality (PS3.3 C.11.1)."""
+"""Single-frame DICOM images, read by pydicom; stored values are converted to modality values (PS3.3 C.11.1)."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,20 +13,20 @@ from pomona.data.array_file import file
 from pomona.data.image_file import ImageFile, decoding, package, plain, scaled, scaled_type
 
 SUFFIXES = {".dcm", ".dicom", ".ima"}
-DEFLATED = {"1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.8.1"}  # packed as a whole: without a bound on what comes out
+DEFLATED = {"1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.8.1"}  # compressed whole: of unbounded size
 GRAY, COLOUR = {"MONOCHROME1", "MONOCHROME2"}, {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"}
 
 
 @dataclass(frozen=True)
 class DicomHeader:
-    """What a file says of its image.
+    """Header of a DICOM image.
 
     Attributes:
-        image: its form, and its pixels.
+        image: its form, and access to its pixels.
         series: UID of the series.
-        number: InstanceNumber, if there is one.
-        position: ImagePositionPatient (3,), if there is one.
-        orientation: ImageOrientationPatient, the directions of a row and of a column (6,), if there is one.
+        number: InstanceNumber, if present.
+        position: ImagePositionPatient (3,), if present.
+        orientation: ImageOrientationPatient, the directions of a row and of a column (6,), if present.
     """
 
     image: ImageFile
@@ -37,19 +37,19 @@ class DicomHeader:
 
 
 def opened(path: Path) -> ImageFile:
-    """The image (H, W, C) of one file by its header. Raises as ``header``."""
+    """Open a file as an image (H, W, C) from its header. Raises as ``header`` does."""
     return header(path).image
 
 
 def header(path: Path) -> DicomHeader:
-    """What a file says of its image, without its pixels.
+    """Read a file's header without its pixels.
 
-    Values are slope times stored value plus intercept; where low stored values are white (MONOCHROME1) they are turned
-    round first. Colour has 8 bits.
+    Values are slope times stored value plus intercept; if low stored values are white (MONOCHROME1), they are inverted
+    first. Colour has 8 bits.
 
     Raises:
-        DataError: no DICOM image of one frame, or one with sizes, bits or colours that are not read.
-        ConfigError: pydicom is not there.
+        DataError: not a single-frame DICOM image, or its size, bits or colours are not supported.
+        ConfigError: pydicom is not installed.
     """
     pydicom = package("pydicom", path)
     file(path)
@@ -94,7 +94,7 @@ def header(path: Path) -> DicomHeader:
 
 
 def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
-    """So many finite numbers; None if they are not there."""
+    """Return ``count`` finite numbers, or None if not present."""
     numbers = tuple(map(float, values)) if values else ()
     return numbers if len(numbers) == count and np.isfinite(numbers).all() else None
 

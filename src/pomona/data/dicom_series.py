@@ -1,4 +1,4 @@
-"""A volume from a folder with the files of one DICOM series, in the order of their places in the patient."""
+"""A volume from a folder with the files of one DICOM series, ordered by position in the patient."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,19 +17,19 @@ from pomona.data.image_arrays import sample_type
 from pomona.data.image_file import ImageFile, plain
 
 MOST_FILES = 10_000
-GAP = 1.5  # times the usual distance between slices; more than that, and one is missing
+GAP = 1.5  # a gap of more than this many usual slice distances means that a slice is missing
 
 
 def opened(folder: Path) -> ImageFile:
-    """The volume (D, H, W, C) of a folder, by the headers of its files.
+    """Open a folder as a volume (D, H, W, C) from its files' headers.
 
-    Slices are sorted by ImagePositionPatient along the normal of their plane (from the feet to the head, for axial
-    slices), or by InstanceNumber where there are no positions.
+    Slices are sorted by ImagePositionPatient along the normal of their plane (from feet to head, for axial slices), or
+    by InstanceNumber if there are no positions.
 
     Raises:
-        DataError: no DICOM files, several series, slices of different form, or slices that are missing or there twice,
-            as seen from their distances; the files are named.
-        ConfigError: pydicom is not there.
+        DataError: no DICOM files, several series, slices of different form, or missing or duplicate slices according to
+            their distances; the files are named.
+        ConfigError: pydicom is not installed.
     """
     paths = _files(folder)
     slices = [header(path) for path in paths]
@@ -48,7 +48,7 @@ def opened(folder: Path) -> ImageFile:
     ordered, step = _ordered(folder, slices)
     dtype = sample_type(one.image.dtype for one in ordered)
     shape = (len(ordered), *first.image.shape)
-    names = tuple(one.image.path.name for one in ordered)  # headers of all series of a data set would take much memory
+    names = tuple(one.image.path.name for one in ordered)  # all headers would need much memory
     made = plain(folder, shape, dtype, partial(_values, folder, names, shape, dtype))
     spacing = (step, *first.image.spacing) if step and first.image.spacing else ()
     return replace(made, spacing=spacing, padding=first.image.padding)
@@ -64,7 +64,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _ordered(folder: Path, slices: Sequence[DicomHeader]) -> tuple[list[DicomHeader], float]:
-    """The slices in order, and the mm between two, or 0. Raises DataError if one is missing, or twice there."""
+    """Return the slices in order and their distance in mm, or 0. Raises DataError for missing or duplicate slices."""
     orientation = slices[0].orientation
     if orientation is not None and all(one.position is not None for one in slices):
         normal = np.cross(orientation[:3], orientation[3:])

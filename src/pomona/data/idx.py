@@ -1,4 +1,4 @@
-"""The IDX format of MNIST, gzip or not: MNIST, Fashion-MNIST, EMNIST, and own files named like theirs."""
+"""The IDX format of MNIST, plain or gzip: MNIST, Fashion-MNIST, EMNIST, and own files with the same names."""
 
 import re
 import string
@@ -39,10 +39,10 @@ CLASSES = {
 
 
 def stored(path: Path) -> StoredArray:
-    """The array of an IDX file, by its header: two zero bytes, a type, the number of axes, the axes (big-endian).
+    """Open an IDX file by its header: two zero bytes, a type, the number of axes, the axes (big-endian).
 
     Raises:
-        DataError: no IDX header, or one that promises more than the file can hold.
+        DataError: not an IDX header, or one that promises more than the file can contain.
     """
     with reading(path):
         with files.opened(file(path)) as raw:
@@ -70,9 +70,9 @@ def _body(path: Path, start: int) -> Iterator[IO[bytes]]:
 
 
 def read(settings: DataSettings) -> Dataset:
-    """MNIST, Fashion-MNIST or an EMNIST split, by its official files.
+    """Read MNIST, Fashion-MNIST or an EMNIST split from the official files.
 
-    EMNIST's images are stored transposed and are turned upright; its letters are numbered from 1 there, from 0 here.
+    EMNIST's images are stored transposed and are rotated upright; its letter labels start at 1 there and at 0 here.
     """
     name, images = settings.name, locate(settings)
     parts = [_pair(images), _pair(_test(images))]
@@ -85,7 +85,7 @@ def read(settings: DataSettings) -> Dataset:
 
 
 def own(settings: DataSettings) -> Dataset:
-    """Own IDX files in a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, perhaps with a test part (t10k-)."""
+    """Read own IDX files from a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, optional test set (t10k-)."""
     path = own_path(settings)
     images = path if path.is_file() else _first(path, "*train-images-idx[34]-ubyte*")
     if images is None or "train-images" not in images.name:
@@ -100,14 +100,14 @@ def _first(folder: Path, pattern: str) -> Path | None:
 
 
 def _test(images: Path) -> Path:
-    """The test images beside the training images: EMNIST says test, the others say t10k."""
+    """Return the path of the test images: EMNIST says test, the others say t10k."""
     named = [images.with_name(images.name.replace("train-images", f"{part}-images")) for part in ("t10k", "test")]
     both = [_either(path) for path in named]
     return next((path for path in both if path.exists()), both[0])
 
 
 def _either(path: Path) -> Path:
-    """The file, or its packed or unpacked twin where only that is there."""
+    """Return the file, or its compressed or uncompressed variant if only that exists."""
     twin = path.with_suffix("") if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
     return twin if twin.exists() and not path.exists() else path
 

@@ -1,4 +1,4 @@
-"""Images as (N, H, W, C) and volumes as (N, D, H, W, C): gathered from arrays, brought to one dtype, and resized."""
+"""Images (N, H, W, C) and volumes (N, D, H, W, C): joined from arrays, converted to one dtype, and resized."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -25,12 +25,12 @@ WINDOW = (
 
 
 def usual(x: NDArray[Any]) -> tuple[Values, Values]:
-    """The shift and scale that 8 bits have; of other images nothing is known before their training rows."""
+    """Return the default shift and scale for 8 bits; other images learn theirs from training rows."""
     return (SHIFT, SCALE) if x.dtype == np.uint8 else ((0.0,), (1.0,))
 
 
 def sample_type(dtypes: Iterable[np.dtype[Any]], where: object = "x") -> np.dtype[Any]:
-    """The first dtype of images that holds all values of these; float64 counts as float32. Raises DataError."""
+    """Return the first image dtype that holds all values of these; float64 is treated as float32. Raises DataError."""
     kinds = {np.dtype(np.float32) if dtype.kind == "f" else dtype for dtype in dtypes}
     for held in DTYPES:
         if all(dtype.kind in "iuf" and np.can_cast(dtype, held) for dtype in kinds):
@@ -40,10 +40,10 @@ def sample_type(dtypes: Iterable[np.dtype[Any]], where: object = "x") -> np.dtyp
 
 
 def require(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
-    """Raise DataError unless arrays (n, H, W), (n, H, W, C) or (n, D, H, W, C) are meant by a shape, and of a dtype.
+    """Raise DataError unless the shape is (n, H, W), (n, H, W, C) or (n, D, H, W, C) and the dtype is supported.
 
-    More than four channels are taken for such only where they are fewer than rows and columns: volumes without their
-    axis of channels, and channels that stand first, are no images.
+    More than four channels are accepted only if they are fewer than rows and columns, to reject volumes without a
+    channel axis and arrays with channels first.
     """
     row = shape[1:]
     channels = (*row, 1)[2] if len(row) in {2, 3} else 1
@@ -56,10 +56,10 @@ def require(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
 
 
 def gathered(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
-    """The images or volumes of all parts in one array, with their axis of channels, of the first dtype that holds all.
+    """Join the images or volumes of all parts, with a channel axis, in the first dtype that holds all values.
 
     Raises:
-        DataError: another dtype or shape, or a damaged file.
+        DataError: unsupported dtype or shape, or a damaged file.
     """
     for part in parts:
         require(part.shape, part.dtype, part.where)
@@ -69,17 +69,17 @@ def gathered(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.ge
 
 
 def adopted(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """An array in memory as ``gathered`` would give it. Raises DataError likewise."""
+    """Convert an array in memory as ``gathered`` does. Raises DataError likewise."""
     require(x.shape, x.dtype, where)
-    with np.errstate(over="ignore"):  # the check that follows names the row
+    with np.errstate(over="ignore"):  # the check that follows reports the row
         return (x if x.ndim > 3 else x[..., None]).astype(sample_type([x.dtype]), copy=False)
 
 
 def as_type(x: NDArray[Any], dtype: str, where: str) -> NDArray[Any]:
-    """The same numbers in another dtype: a copy (on disk if they are), or themselves if nothing changes.
+    """Convert values to another dtype: a copy (on disk if they are), or the input if nothing changes.
 
     Raises:
-        DataError: numbers that this dtype cannot hold, with the count and the first row.
+        DataError: values that this dtype cannot hold, with the count and the first row.
     """
     if x.dtype == dtype:
         return x
@@ -96,12 +96,12 @@ def as_type(x: NDArray[Any], dtype: str, where: str) -> NDArray[Any]:
 
 
 def resized(dataset: Dataset, side: int | None, memory_share: float) -> Dataset:
-    """The same images at ``side`` x ``side`` pixels (bilinear, antialiased); the same record if there is nothing to do.
+    """Resize the images to ``side`` x ``side`` pixels (bilinear, antialiased); unchanged if they already fit.
 
     Masks take the class of the nearest pixel.
 
     Raises:
-        ConfigError: the data are no images, or volumes.
+        ConfigError: the data are not images, or are volumes.
     """
     if side is None or dataset.x.shape[1:-1] == (side, side):
         return dataset
@@ -122,10 +122,10 @@ def _resize(x: NDArray[Any], side: int, memory_share: float) -> NDArray[np.gener
 
 
 def plane_resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """An image (H, W, C) at another size (width, height), in its own dtype."""
+    """Resize an image (H, W, C) to (width, height), in its own dtype."""
     from PIL import Image
 
-    # Pillow's integer arithmetic gives the same bytes on every machine, hence the same fingerprint.
+    # Pillow's integer arithmetic gives the same bytes on every machine, and so the same fingerprint.
     held = np.dtype(np.uint8 if image.dtype == np.uint8 else np.float32)
     out = np.empty((size[1], size[0], image.shape[2]), image.dtype)
     for channel in range(image.shape[2]):

@@ -1,4 +1,4 @@
-"""Image decoding, with decoders named here and never chosen by a file's content."""
+"""Image decoding with a fixed list of decoders, never chosen by a file's content."""
 
 import warnings
 from collections.abc import Callable
@@ -15,20 +15,20 @@ from pomona.data.image_arrays import WINDOW
 from pomona.data.image_file import MOST_VALUES, Size
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
-# Left to itself, Pillow takes the decoder that fits the content, and some start other programs (EPS: Ghostscript).
+# By default, Pillow selects the decoder by content, and some start other programs (EPS: Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 GRAY, COLOUR = {"1", "L", "LA"}, {"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"}
-# Gray pixels of more than 8 bits, and what holds them; I;16S is Pillow's name for what it turns into 32 bits.
+# Modes of gray pixels of more than 8 bits with their dtypes; I;16S is Pillow's name for what it widens to 32 bits.
 DEEP = {"I;16": np.uint16, "I;16B": np.uint16, "I;16L": np.uint16, "I;16S": np.int16, "F": np.float32}
 T = TypeVar("T")
 
 
 def form(path: Path) -> tuple[str, Size]:
-    """Mode and size of an image from its header: "L" (gray), "RGB" or a mode of ``DEEP``, and (width, height).
+    """Return mode and size from an image's header: "L" (gray), "RGB" or a mode of ``DEEP``, and (width, height).
 
     Raises:
-        DataError: no plain file, no image of ``FORMATS``, too large, several pictures in one, or pixels of a kind that
-            is not read.
+        DataError: not a regular file or not in ``FORMATS``, too large, several pictures in one file, or pixels of an
+            unsupported type.
     """
 
     def look(image: Image.Image) -> tuple[str, Size]:
@@ -39,17 +39,17 @@ def form(path: Path) -> tuple[str, Size]:
 
 
 def deep(path: Path) -> NDArray[Any]:
-    """The pixels (H, W, 1) of a gray image of a mode of ``DEEP``. Raises DataError as ``form``, and for damage."""
+    """Return the pixels (H, W, 1) of a gray image in a ``DEEP`` mode. Raises DataError as ``form``, and if damaged."""
 
     def pixels(image: Image.Image) -> NDArray[Any]:
-        dtype = DEEP[_mode(image)]  # the image forgets it in being read
+        dtype = DEEP[_mode(image)]  # the image loses it on loading
         return np.asarray(_upright(image)).astype(dtype)[..., None]
 
     return _opened(path, pixels)
 
 
 def numbers(path: Path) -> NDArray[Any] | None:
-    """The numbers (H, W, 1) that a gray image or one with a palette stores; None for colours. Raises DataError."""
+    """Return the stored numbers (H, W, 1) of a gray or palette image; None for colour images. Raises DataError."""
 
     def stored(image: Image.Image) -> NDArray[Any] | None:
         mode = _mode(image)
@@ -61,15 +61,15 @@ def numbers(path: Path) -> NDArray[Any] | None:
 
 
 def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.uint8]:
-    """The pixels (H, W, C) uint8 of an image.
+    """Decode an image to pixels (H, W, C) uint8.
 
     Args:
         path: the file.
         colours: "L" gives C = 1, "RGB" gives C = 3.
-        size: (width, height) to which it is brought (bilinear, antialiased); its own if None.
+        size: (width, height) to resize to (bilinear, antialiased); the image's own if None.
 
     Raises:
-        DataError: as ``form``, and for pixels that are damaged or missing, or that 8 bits cannot hold.
+        DataError: as ``form``, and for pixels that are damaged, missing, or out of range for 8 bits.
     """
 
     def pixels(image: Image.Image) -> NDArray[np.uint8]:
@@ -83,22 +83,22 @@ def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.ui
 
 
 def _orientation(image: Image.Image) -> int:
-    """How a picture lies by its EXIF, 1 to 8, without decoding it (as PNG's own method would); 1 where none is said."""
-    found = 1 if image.format == "TIFF" else Image.Image.getexif(image).get(0x0112)  # Pillow turns TIFF itself
+    """Return the EXIF orientation, 1 to 8, without decoding the image (as PNG's own method would); default 1."""
+    found = 1 if image.format == "TIFF" else Image.Image.getexif(image).get(0x0112)  # Pillow rotates TIFF itself
     return found if isinstance(found, int) and 1 <= found <= 8 else 1
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """The picture as a viewer shows it: turned as its EXIF says, as a phone's photographs are."""
+    """Rotate the image as its EXIF orientation says, as viewers do with photographs."""
     return ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
 
 
 def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
-    """Result of ``look`` on an opened image. Raises DataError for any fault of the file."""
+    """Apply ``look`` to an opened image. Raises DataError for any problem with the file."""
     files.regular(path, DataError)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what Pillow passes over; the limit of size is our own
+            warnings.simplefilter("ignore")  # about content that Pillow ignores; the size limit is our own
             with files.opened(path) as raw, Image.open(raw, formats=FORMATS) as image:
                 if image.width * image.height > MOST_VALUES:
                     size = f"{image.width} x {image.height} pixels"
@@ -109,18 +109,18 @@ def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
     except UnidentifiedImageError:
         what = "it is empty" if not path.stat().st_size else f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise DataError(f"cannot read the image {path} ({what}); replace or remove it") from None
-    except Exception as fault:  # decoders meet damaged files with errors of every kind
+    except Exception as fault:  # decoders raise all kinds of errors for damaged files
         reason = bounds.plain(str(fault), 120) or type(fault).__name__
         raise DataError(f"cannot read the image {path} ({reason}); replace or remove it") from fault
 
 
 def _mode(image: Image.Image) -> str:
-    """The mode that holds an image's pixels: "L", "RGB" or one of ``DEEP``. Raises DataError where none does."""
+    """Return the mode for an image's pixels: "L", "RGB" or one of ``DEEP``. Raises DataError if none fits."""
     name = image.filename  # type: ignore[attr-defined]
     if getattr(image, "is_animated", False):
         raise DataError(f"{name} holds several pictures, of which one would be read; save each in a file of its own")
     tiles = getattr(image, "tile", None)
-    raw = str(tiles[0][3]) if tiles else ""  # pixels as stored; Pillow would cut colours to 8 bits
+    raw = str(tiles[0][3]) if tiles else ""  # pixels as stored; Pillow would clip colours to 8 bits
     if image.mode in GRAY | COLOUR and ";16" not in raw:
         return "L" if image.mode in GRAY else "RGB"
     mode = "I;16S" if image.mode == "I" and "I;16S" in raw else image.mode

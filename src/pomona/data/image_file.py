@@ -1,6 +1,6 @@
-"""An image or volume in a file: its form from the header, and its pixels when they are asked for.
+"""An image or volume in a file: its form from the header, and its pixels on request.
 
-Whatever a file promises is bounded before memory is taken, and each fault is one line that names the file.
+Sizes are limited before memory is allocated, and each error is one line with the file.
 """
 
 import warnings
@@ -19,7 +19,7 @@ from pomona.core import bounds
 from pomona.core.errors import ConfigError, DataError, PomonaError, with_extra
 from pomona.data.image_arrays import DTYPES, plane_resized
 
-MOST_VALUES = 64 * 2**20  # of one image or volume; a small file can promise what fills the memory
+MOST_VALUES = 64 * 2**20  # of one image or volume; a small file can promise enough to fill the memory
 
 Size = tuple[int, int]  # width, height
 Window = tuple[float, float]  # centre, width
@@ -27,17 +27,17 @@ Window = tuple[float, float]  # centre, width
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image or volume, not decoded yet.
+    """An image or volume that has not been decoded yet.
 
     Attributes:
         path: the file, or the folder of a series.
-        shape: (H, W, C), or (D, H, W, C) of a volume.
-        dtype: one of those of images that holds all values that the header allows.
-        pixels: its values in this shape and dtype; of a picture of 8 bits with so many channels, at this size, of
-            others with its own channels.
-        picture: whether it has 8 bits a channel and gray may stand for colour.
-        spacing: mm between the middles of voxels along (z, y, x) of a volume, where its header says so.
-        padding: the value that a scanner's software has put outside of what was measured, where the header says so.
+        shape: (H, W, C), or (D, H, W, C) for a volume.
+        dtype: the image dtype that holds all values the header allows.
+        pixels: returns the values in this shape and dtype; 8-bit pictures with the requested channels and size, others
+            with their own channels.
+        picture: whether it has 8 bits per channel, so that gray can be converted to colour.
+        spacing: mm between voxel centres along (z, y, x) of a volume, if the header has it.
+        padding: the value that scanner software wrote outside the measured region, if the header has it.
     """
 
     path: Path
@@ -49,10 +49,10 @@ class ImageFile:
     padding: float | None = None
 
     def decoded(self, channels: int, size: Size | None = None, window: Window | None = None) -> NDArray[Any]:
-        """The values, of the dtype of ``dtype_in``, at another size (images alone) where one is given.
+        """Return the values in the dtype of ``dtype_in``, resized if a size is given (images only).
 
         Raises:
-            DataError: damaged pixels, values that are not finite numbers, or another number of channels.
+            DataError: damaged pixels, values that are not finite, or a wrong number of channels.
         """
         if not self.picture and channels != self.shape[-1]:
             raise DataError(f"{self.path} has {self.shape[-1]} channels, others {channels}; give all the same")
@@ -62,14 +62,14 @@ class ImageFile:
         return windowed(values, window)
 
     def dtype_in(self, window: Window | None) -> np.dtype[Any]:
-        """The dtype of what ``decoded`` gives."""
+        """Return the dtype of the result of ``decoded``."""
         return self.dtype if window is None else np.dtype(np.uint8)
 
 
 def windowed(values: NDArray[Any], window: Window | None) -> NDArray[Any]:
-    """Numbers as uint8 by a window (DICOM's LINEAR_EXACT, PS3.3 C.11.2.1.3.2); 8 bits stay as they are.
+    """Apply a window, giving uint8 (DICOM's LINEAR_EXACT, PS3.3 C.11.2.1.3.2); 8-bit values are unchanged.
 
-    centre - width / 2 and less becomes 0, centre + width / 2 and more 255.
+    Values up to centre - width / 2 become 0, and values from centre + width / 2 become 255.
     """
     if window is None or values.dtype == np.uint8:
         return values
@@ -80,7 +80,7 @@ def windowed(values: NDArray[Any], window: Window | None) -> NDArray[Any]:
 
 
 def scaled_type(low: float, high: float, slope: float, shift: float) -> np.dtype[Any]:
-    """The first dtype of images that holds slope * v + shift for all whole numbers v from low to high."""
+    """Return the first image dtype that holds slope * v + shift for all integers v from low to high."""
     ends = (low * slope + shift, high * slope + shift)
     if float(slope).is_integer() and float(shift).is_integer():
         for dtype in DTYPES[:-1]:
@@ -90,7 +90,7 @@ def scaled_type(low: float, high: float, slope: float, shift: float) -> np.dtype
 
 
 def scaled(values: NDArray[Any], slope: float, shift: float, dtype: np.dtype[Any], path: Path) -> NDArray[Any]:
-    """Slope * v + shift in the dtype of ``scaled_type``. Raises DataError for whole numbers that it does not hold."""
+    """Return slope * v + shift in the dtype of ``scaled_type``. Raises DataError for integers out of its range."""
     if values.dtype == dtype and (slope, shift) == (1, 0):
         return values
     wide = values.astype(np.float64) * slope + shift
@@ -103,7 +103,7 @@ def scaled(values: NDArray[Any], slope: float, shift: float, dtype: np.dtype[Any
 
 
 def plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], load: Callable[[], NDArray[Any]]) -> ImageFile:
-    """An image file whose values ``load`` gives in this shape and dtype. Raises DataError for sizes out of bounds."""
+    """Create an image file whose values ``load`` returns in this shape and dtype. Raises DataError if too large."""
     within(path, shape)
 
     def pixels(_: int, size: Size | None) -> NDArray[Any]:
@@ -117,7 +117,7 @@ def plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], load: Callab
 
 
 def within(path: Path, shape: tuple[int, ...]) -> None:
-    """Raise DataError for an image without pixels, or with more than are read."""
+    """Raise DataError for an image without pixels, or with more than the limit."""
     size = " x ".join(map(str, shape[:-1]))
     if min(shape) < 1:
         raise DataError(f"{path} has size {size} with {shape[-1]} channels, so no pixel; replace or remove it")
@@ -127,20 +127,20 @@ def within(path: Path, shape: tuple[int, ...]) -> None:
 
 @contextmanager
 def decoding(path: Path) -> Iterator[None]:
-    """Turn every fault of a decoder into one DataError that names the file; its remarks are passed over."""
+    """Turn all decoder errors into one DataError with the file, and suppress decoder warnings."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except PomonaError:
         raise
-    except Exception as fault:  # decoders meet damaged files with errors of every kind
+    except Exception as fault:  # decoders raise all kinds of errors for damaged files
         reason = bounds.plain(str(fault), 120) or type(fault).__name__
         raise DataError(f"cannot read the image {path} ({reason}); replace or remove it") from fault
 
 
 def package(name: str, path: Path) -> Any:
-    """A package of the extra ``images``. Raises ConfigError if it is not there."""
+    """Import a package of the extra ``images``. Raises ConfigError if it is not installed."""
     try:
         return import_module(name)
     except ImportError:

@@ -1,4 +1,4 @@
-"""Images in folders, one folder a class; Tiny-ImageNet's own layout."""
+"""Images in one folder per class; also Tiny-ImageNet's own layout."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +16,13 @@ from pomona.data.settings import DataSettings
 
 
 def read(settings: DataSettings) -> Dataset:
-    """Own images: one folder a class, perhaps inside train/ with test/ or val/ beside it.
+    """Read own images: one folder per class, optionally inside train/ with test/ or val/ beside it.
 
-    With both test/ and val/, validation images count as training images. All images must have one size, or ``resize``
-    must be set. Colour if any image has colour.
+    If both test/ and val/ exist, validation images become training images. All images must have the same size unless
+    ``resize`` is set. All are read in colour if any image has colour.
 
     Raises:
-        DataError: all that is wrong with folders and files, at once.
+        DataError: all problems with folders and files, reported together.
     """
     root = own_path(settings)
     if (root / "val" / "val_annotations.txt").exists():
@@ -32,7 +32,7 @@ def read(settings: DataSettings) -> Dataset:
 
 
 def tiny_imagenet(settings: DataSettings) -> Dataset:
-    """Tiny-ImageNet-200: training images by class folder, the annotated validation images for testing."""
+    """Read Tiny-ImageNet-200: training images by class folder, the annotated validation images for testing."""
     return _tiny(locate(settings).parent.parent, "tiny-imagenet", settings)
 
 

@@ -1,4 +1,4 @@
-"""Survey of an image folder: classes, images, and files that are neither."""
+"""Survey of an image folder: classes, images, and other files."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,12 +10,12 @@ from pomona.data import dicom, image_decoding, nifti
 from pomona.data.array_file import reading
 from pomona.data.problem_report import listed
 
-Labelled = list[tuple[Path, int]]  # images, each with the number of its class
+Labelled = list[tuple[Path, int]]  # (path, class index) of images
 
 SUFFIXES = {*image_decoding.SUFFIXES, *dicom.SUFFIXES}  # and NIfTI
-# Pictures and volumes that no decoder here reads: left out, they would be missing from a class without a word.
+# Pictures and volumes that cannot be decoded; skipping them silently would leave a class incomplete.
 UNREAD = {".nrrd", ".mha", ".mhd", ".npy", ".npz", ".jp2", ".heic", ".avif", ".svs"}
-TIDY = {"thumbs.db", "desktop.ini"}  # of file managers, as all names that begin with a dot
+TIDY = {"thumbs.db", "desktop.ini"}  # from file managers, as are all names that start with a dot
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class FolderContents:
     """Contents of an image folder.
 
     Attributes:
-        training, testing: images with their class numbers.
+        training, testing: images with their class indices.
         classes: class names.
-        problems: a line for each thing that must be put right.
-        notes: a line for each thing that is passed over.
+        problems: one line for each problem to fix.
+        notes: one line for each item that is skipped.
     """
 
     training: Labelled
@@ -37,14 +37,14 @@ class FolderContents:
 
 
 def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
-    """The images of a folder with one folder a class, perhaps inside train/ with test/ or val/ beside it.
+    """List the images of a folder with one folder per class, optionally inside train/ with test/ or val/ beside it.
 
     Args:
         root: the folder.
-        classes: class names if they are known beforehand; else the names of the (training) folders.
+        classes: class names if known in advance; else the names of the (training) folders.
 
     Raises:
-        DataError: no folder that can be read.
+        DataError: the folder cannot be read.
     """
     train = root / "train" if (root / "train").is_dir() else root
     beside = [root / part for part in ("val", "test") if train != root and (root / part).is_dir()]
@@ -74,23 +74,23 @@ def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
 
 
 def _class(folder: Path) -> str:
-    """The class of a folder: its name in NFC, as labels are compared; some systems store names decomposed."""
+    """Return a folder's class: its name in NFC, as for labels, since some systems store names decomposed."""
     return normalize("NFC", folder.name)
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file is an image or a volume by its name."""
+    """Return whether a file name has the suffix of an image or volume."""
     return path.suffix.lower() in SUFFIXES or nifti.is_nifti(path)
 
 
 def folders(root: Path) -> list[Path]:
-    """The folders in a folder, by the alphabet, without hidden ones."""
+    """Return a folder's subfolders in alphabetical order, without hidden ones."""
     with reading(root):
         return sorted(path for path in root.iterdir() if path.is_dir() and not _hidden(path))
 
 
 def images(root: Path) -> list[Path]:
-    """The images below a folder, in the order of their paths."""
+    """Return the images below a folder, sorted by path."""
     return sorted(path for path in root.rglob("*") if is_image(path) and not _hidden(path))
 
 
@@ -99,7 +99,7 @@ def _hidden(path: Path) -> bool:
 
 
 def _loose(root: Path) -> list[str]:
-    """A line if images lie beside the class folders."""
+    """Report images that lie beside the class folders."""
     with reading(root):
         names = sorted(path.name for path in root.iterdir() if is_image(path) or path.suffix.lower() in UNREAD)
     if not names:
@@ -109,13 +109,13 @@ def _loose(root: Path) -> list[str]:
 
 
 def _astray(root: Path, parts: set[Path]) -> list[str]:
-    """A line for each folder with images beside train/ that is not a known part."""
+    """Report each folder with images beside train/ that is not a known split."""
     odd = [folder for folder in folders(root) if folder not in parts and images(folder)]
     return [f"{folder}: neither train, val nor test; rename it, or put it away" for folder in odd]
 
 
 def _others(folder: Path) -> tuple[list[str], list[str]]:
-    """Lines on files of a class that are not read: pictures of other kinds (problems), and anything else (notes)."""
+    """Report files of a class that are not read: unsupported pictures (problems), and other files (notes)."""
     files = [p for p in folder.rglob("*") if not is_image(p) and not p.is_dir() and not _hidden(p)]
     lines: tuple[list[str], list[str]] = ([], [])
     for suffix, group in groupby(sorted(files, key=_kind), key=_kind):
@@ -131,5 +131,5 @@ def _others(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _kind(path: Path) -> str:
-    """A file's suffix; that of what is packed where it is."""
+    """Return the suffix of a file, ignoring .gz."""
     return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()

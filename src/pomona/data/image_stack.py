@@ -1,7 +1,7 @@
-"""Many files of images or volumes as one array: looked at by their headers, then decoded into place one at a time.
+"""Many image or volume files as one array: headers first, then one file at a time decoded into place.
 
 An array larger than ``data.memory_share`` of the machine's memory lies on disk (``storage/mapped_array.py``): it is
-decoded once, and then paged by the operating system. No more than one file is ever decoded in memory.
+decoded once, and then paged by the operating system. At most one file at a time is decoded in memory.
 """
 
 from collections import Counter
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 def opened(path: Path) -> ImageFile:
-    """An image, a volume, or a folder with a DICOM series, by what it is called and by its headers.
+    """Open an image, a volume, or a folder with a DICOM series, by name and headers.
 
     Raises:
-        DataError: nothing that can be read, with the reason.
+        DataError: it cannot be read, with the reason.
         ConfigError: a package is missing.
     """
     suffix = path.suffix.lower()
@@ -48,7 +48,7 @@ def opened(path: Path) -> ImageFile:
 
 
 def picture(path: Path) -> ImageFile:
-    """An image in one of the formats of ``image_decoding``. Raises DataError."""
+    """Open an image in a format of ``image_decoding``. Raises DataError."""
     mode, (width, height) = image_decoding.form(path)
     if mode in image_decoding.DEEP:
         dtype = np.dtype(image_decoding.DEEP[mode])
@@ -65,9 +65,9 @@ class Stack:
     """Decoded files.
 
     Attributes:
-        x: (n, ..., C), of the first dtype that holds all values.
-        kept: (n,) int64, which of the files these are, in order.
-        notes: lines on files that were skipped, voxels of several sizes, and padding.
+        x: (n, ..., C), in the first dtype that holds all values.
+        kept: (n,) int64, indices of the files that were decoded, in order.
+        notes: remarks on skipped files, different voxel sizes, and padding.
     """
 
     x: NDArray[Any]
@@ -78,17 +78,17 @@ class Stack:
 def stacked(
     name: str, paths: Sequence[Path], settings: DataSettings, problems: Sequence[str] = (), unread: Sequence[str] = ()
 ) -> Stack:
-    """All files as one array; with ``data.skip_bad`` without those that cannot be read.
+    """Decode all files into one array, skipping unreadable ones if ``data.skip_bad`` is set.
 
     Args:
         name: of the data.
         paths: of the files.
         settings: size, window, memory, and whether bad files are skipped.
-        problems: found before; files are looked at nevertheless, and all is told at once.
-        unread: lines on files that are not among ``paths`` because something of theirs is bad.
+        problems: found earlier; the files are still checked, so that all problems are reported together.
+        unread: remarks on files not in ``paths`` because of a related problem.
 
     Raises:
-        DataError: these problems, and those of every file; sizes, channels or dtypes that do not go together.
+        DataError: these problems and those of every file; or sizes, channels or dtypes that do not match.
         ConfigError: a package is missing.
     """
     bad, count = list(unread), len(paths) + len(unread)
@@ -100,7 +100,7 @@ def stacked(
     files = [file for _, file in forms]
     faults += _sizes(files, bool(side)) + _dtypes(files)
     channels = max((file.shape[-1] for file in files), default=1)
-    if faults:  # what else is wrong shows when the others are decoded
+    if faults:  # other problems are found on decoding
         for _ in each(files, lambda file: file.decoded(file.shape[-1], window=settings.window), faults):
             pass
         refuse(name, faults)
@@ -120,7 +120,7 @@ def stacked(
 
 
 def _spacings(files: Sequence[ImageFile]) -> list[str]:
-    """A line if volumes have voxels of several sizes: a network sees them as if they were alike."""
+    """Warn if volumes have different voxel sizes, which a network cannot see."""
     known = [file for file in files if file.spacing and len(file.shape) == 4]
     rounded = {file.path: tuple(float(f"{s:.3g}") for s in file.spacing) for file in known}
     counts = Counter(rounded.values())
@@ -134,7 +134,7 @@ def _spacings(files: Sequence[ImageFile]) -> list[str]:
 
 
 def _padded(files: Sequence[ImageFile]) -> list[str]:
-    """A line if headers name a value that stands for nothing measured: it would count as very dark."""
+    """Warn if headers declare a padding value, which would be read as very dark."""
     values = Counter(file.padding for file in files if file.padding is not None)
     if not values:
         return []
@@ -143,7 +143,7 @@ def _padded(files: Sequence[ImageFile]) -> list[str]:
 
 
 def each(items: Sequence[S] | range, function: Callable[[Any], T], faults: list[str]) -> Iterator[tuple[Any, T]]:
-    """Items and what the function makes of them; of those it refuses, the refusals join the faults."""
+    """Yield items with the function's result; errors for failing items are collected in faults."""
     for item in items:
         try:
             yield item, function(item)
@@ -152,7 +152,7 @@ def each(items: Sequence[S] | range, function: Callable[[Any], T], faults: list[
 
 
 def skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
-    """Lines on skipped files: how many, and why."""
+    """Report skipped files: how many, and why."""
     if not bad:
         return ()
     folder = Path(name).parent if Path(name).suffix else name
@@ -162,13 +162,13 @@ def skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
 
 
 def _sizes(files: Sequence[ImageFile], resized: bool) -> list[str]:
-    """A line if images have several sizes: each with its count and an example, the most frequent first."""
+    """Report different image sizes: each with its count and an example, most frequent first."""
     counts = Counter(file.shape[:-1] for file in files)
     flat = all(len(size) == 2 for size in counts)
     if len(counts) < 2 or (resized and flat):
         return []
     example = {file.shape[:-1]: file.path for file in reversed(files)}
-    # width first, as people say it of pictures
+    # width first, as usual for pictures
     shown = [f"{n} of {' x '.join(map(str, size[::-1]))} ({example[size].name})" for size, n in counts.most_common(4)]
     more = f" and {len(counts) - 4} other sizes" if len(counts) > 4 else ""
     remedy = "set data.resize" if flat else "bring all volumes to one size"
@@ -176,7 +176,7 @@ def _sizes(files: Sequence[ImageFile], resized: bool) -> list[str]:
 
 
 def _dtypes(files: Sequence[ImageFile]) -> list[str]:
-    """A line if some images have 8 bits and some do not: their numbers do not mean the same."""
+    """Warn if only some images have 8 bits, since their values have different scales."""
     eight = [file.path.name for file in files if file.dtype == np.uint8]
     if not 0 < len(eight) < len(files):
         return []

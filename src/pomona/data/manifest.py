@@ -1,4 +1,4 @@
-"""A CSV manifest: a line for each image or volume, with its label or mask, its client and its part."""
+"""A CSV manifest: one line per image or volume, with its label or mask, client and split."""
 
 import os
 import re
@@ -27,7 +27,7 @@ TEST = 2
 
 @dataclass(frozen=True)
 class ManifestRows:
-    """The cells of a manifest by column, those of test rows last, and the line of each row."""
+    """The cells of a manifest by column, with test rows last, and the line of each row."""
 
     path: Path
     cells: dict[str, list[str]]
@@ -37,21 +37,21 @@ class ManifestRows:
         return len(self.lines)
 
     def where(self, row: int) -> str:
-        """Place of a row, for messages."""
+        """Return the location of a row, for messages."""
         return f"line {self.lines[row]}"
 
 
 def read(settings: DataSettings) -> Dataset:
-    """Own images or volumes that a CSV file lists: ``path``, ``label`` or ``mask``, perhaps client, split, group.
+    """Read own images or volumes listed in a CSV file: ``path``, ``label`` or ``mask``; optional client, split, group.
 
-    Paths are relative to the file's folder, and stay within it. ``split`` is train, validation or test; rows of one
-    ``group`` (a patient) must be of one part and one client, and stay together where rows are split. With
-    ``data.targets = "segmentation"`` masks are the targets (N, H, W) or (N, D, H, W) uint8, and ``data.classes`` names
-    their numbers.
+    Paths are relative to the file's folder and must stay inside it. ``split`` is train, validation or test; rows of one
+    ``group`` (a patient) must have the same split and client, and stay together when rows are split. With
+    ``data.targets = "segmentation"`` masks are the targets (N, H, W) or (N, D, H, W) uint8, and ``data.classes`` gives
+    the names of their values.
 
     Raises:
-        DataError: all that is wrong with the lines, or with the files they name, at once.
-        ConfigError: columns or settings that do not go together.
+        DataError: all problems with the lines, or with the files they name, reported together.
+        ConfigError: columns or settings that are incompatible.
     """
     found = _rows(file(own_path(settings)), settings.form)
     masks = settings.targets == "segmentation"
@@ -65,7 +65,7 @@ def read(settings: DataSettings) -> Dataset:
     if masks:
         drawn, wrong = _paths(found, "mask")
         problems += wrong
-    refuse(name, sorted(problems, key=_line))  # of the lines; those of the files follow
+    refuse(name, sorted(problems, key=_line))  # in the lines; those in the files follow
     if masks:
         y, kept, bad = _masks(paths, drawn, settings)
     stack = image_stack.stacked(name, [paths[k] for k in kept], settings, (), bad)
@@ -105,12 +105,12 @@ def _rows(path: Path, form: CsvForm) -> ManifestRows:
 
 
 def _cell(column: str, cell: str) -> str:
-    """A cell without blanks around it; names in the form in which they are compared."""
+    """Strip a cell; names are also normalised for comparison."""
     return csv_columns.plain(cell) if column in {"client", "group"} else cell.strip()
 
 
 def _require(found: ManifestRows, settings: DataSettings, masks: bool) -> None:
-    """Raise ConfigError or DataError unless the columns are there that the settings need."""
+    """Raise ConfigError or DataError unless the columns required by the settings exist."""
     if settings.targets == "survival":
         raise ConfigError("data.targets = 'survival' is for tables; a manifest has one label for each image, or a mask")
     needed = "mask" if masks else "label"
@@ -123,19 +123,19 @@ def _require(found: ManifestRows, settings: DataSettings, masks: bool) -> None:
 
 
 def _line(problem: str) -> int:
-    """The line that a problem begins with; those of several lines come last."""
+    """Return the line at the start of a problem; problems of several lines sort last."""
     first = re.match(r"line (\d+):", problem)
     return int(first[1]) if first else 2**63
 
 
 def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:
-    """Each row's file, and lines on those that are not there, or not within the manifest's folder."""
+    """Return each row's file, and report files that are missing or outside the manifest's folder."""
     folder, problems, paths = found.path.parent, [], []
     root = Path(os.path.realpath(folder))
     for row, cell in enumerate(found.cells[column]):
         path = folder / cell
         paths.append(path)
-        at = Path(os.path.realpath(path.as_posix().replace("\0", "")))  # unlike ``resolve`` it bears a circle of links
+        at = Path(os.path.realpath(path.as_posix().replace("\0", "")))  # unlike ``resolve`` it tolerates link loops
         if not cell or "\0" in cell:
             problems.append(f"{found.where(row)}: no {column}; every line needs one")
         elif not at.is_relative_to(root) or at == root:
@@ -158,7 +158,7 @@ def _ownerless(found: ManifestRows) -> list[str]:
 
 
 def _torn(found: ManifestRows) -> list[str]:
-    """A line for each group, or image listed again, that lies in several parts or with several clients."""
+    """Report each group or repeated image that has several splits or clients."""
     lines = []
     for kind in ("group", "path"):
         first: dict[str, int] = {}
@@ -184,7 +184,7 @@ def _labels(found: ManifestRows, settings: DataSettings, masks: bool) -> tuple[t
 def _masks(
     images: Sequence[Path], masks: Sequence[Path], settings: DataSettings
 ) -> tuple[NDArray[Any], NDArray[np.int64], list[str]]:
-    """Masks of images (n, *spatial) uint8, the numbers of the images that have one, and lines on those that cannot."""
+    """Return masks of images (n, *spatial) uint8, the indices of the images that have one, and problems."""
     side, bad = settings.resize, list[str]()
     y: NDArray[Any] | None = None
     kept: list[int] = []
@@ -197,7 +197,7 @@ def _masks(
     for k, values in image_stack.each(range(len(images)), drawn, bad):
         if y is None:
             y = allocate((len(images), *values.shape), np.uint8, settings.memory_share)
-        if values.shape == y.shape[1:]:  # images of several sizes are refused when all are looked at
+        if values.shape == y.shape[1:]:  # different image sizes are rejected when all are checked
             y[len(kept)] = values
         kept.append(k)
     empty = np.zeros((0, 1, 1), np.uint8)
@@ -205,7 +205,7 @@ def _masks(
 
 
 def _only(y: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    """These rows, ascending, moved to the front where they are."""
+    """Keep these rows, in ascending order, by moving them to the front in place."""
     for to, row in enumerate(rows):
         if to != row:
             y[to] = y[row]

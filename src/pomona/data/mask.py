@@ -1,4 +1,4 @@
-"""Masks: the class of each pixel of an image or volume, from a file of its own."""
+"""Segmentation masks: the class of each pixel of an image or volume, from a separate file."""
 
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ from pomona.data.image_file import Size
 
 
 def decoded(path: Path, spatial: tuple[int, ...], classes: int, size: Size | None = None) -> NDArray[np.uint8]:
-    """The class numbers (*spatial,) uint8 of a mask; at another size (width, height) those of the nearest pixels.
+    """Decode a mask to class numbers (*spatial,) uint8; resized to (width, height) by nearest pixel if given.
 
-    Files are those of images: volumes as NIfTI or a DICOM series, flat masks as PNG, TIFF and the like, in gray, black
-    and white (0 and 1), or by a palette, whose numbers count and not its colours.
+    Formats are those of images: volumes as NIfTI or a DICOM series; flat masks as PNG, TIFF etc., in gray, black and
+    white (0 and 1), or with a palette, whose indices count rather than its colours.
 
     Raises:
-        DataError: a file that cannot be read, colours, another size than the image's, or pixels that are no whole
-            numbers below the number of classes.
+        DataError: the file cannot be read, has colours, differs in size from the image, or has pixels that are not
+            integers below the number of classes.
     """
     values = _values(path)
     if values.shape[-1] != 1 or values.shape[:-1] != spatial:
@@ -37,7 +37,7 @@ def decoded(path: Path, spatial: tuple[int, ...], classes: int, size: Size | Non
 
 
 def _values(path: Path) -> NDArray[Any]:
-    """Numbers as stored (*spatial, C)."""
+    """Return the stored numbers (*spatial, C)."""
     if path.suffix.lower() in SUFFIXES and (numbers := image_decoding.numbers(path)) is not None:
         return numbers
     file = image_stack.opened(path)
@@ -45,7 +45,7 @@ def _values(path: Path) -> NDArray[Any]:
 
 
 def _nearest(flat: NDArray[Any], size: Size) -> NDArray[Any]:
-    """Of each pixel at the new size, the one under its middle."""
+    """Resize by taking, for each new pixel, the old one at its centre."""
     rows, columns = ((2 * np.arange(n) + 1) * old // (2 * n) for n, old in zip(size[::-1], flat.shape, strict=True))
     nearest: NDArray[Any] = flat[rows[:, None], columns]
     return nearest

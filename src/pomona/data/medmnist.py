@@ -1,4 +1,4 @@
-"""MedMNIST v2 (Yang et al. 2023): one .npz a data set; its validation part counts as training rows."""
+"""MedMNIST v2 (Yang et al. 2023): one .npz per data set; its validation split is added to the training rows."""
 
 from pomona.core.targets import Targets
 from pomona.data import image_arrays, npz, targets
@@ -41,7 +41,7 @@ CLASSES = {
 
 
 def read(settings: DataSettings) -> Dataset:
-    """A 2-D set of the collection; chestmnist has 14 flags a row instead of a class."""
+    """Read a 2-D set of the collection; chestmnist has 14 flags per row instead of a class."""
     name, path = settings.name, locate(settings)
     parts = [npz.pair(path, (f"{part}_images", f"{part}_labels")) for part in ("train", "val", "test")]
     kind: Targets = "multilabel" if name == "chestmnist" else "classes"

@@ -16,19 +16,19 @@ from pomona.data.image_file import ImageFile, decoding, package, plain, scaled, 
 
 
 def is_nifti(path: Path) -> bool:
-    """Whether a file is NIfTI by its name."""
+    """Return whether a file name is that of a NIfTI file."""
     return path.name.lower().endswith((".nii", ".nii.gz"))
 
 
 def opened(path: Path) -> ImageFile:
-    """A volume (D, H, W, C) by its header: z, y, x of the patient, to the closest of the axes that the header names.
+    """Open a volume (D, H, W, C) from its header, as z, y, x of the patient, along the closest header axes.
 
-    Axes are turned and flipped (never interpolated) so that x grows to the right, y to the front and z to the head
-    (RAS+), whatever order they are stored in. C is the fourth or fifth axis of the file: 1 for gray volumes.
+    Axes are permuted and flipped (never interpolated) so that x increases to the right, y to the front and z to the
+    head (RAS+), whatever their stored order. C is the fourth or fifth axis of the file: 1 for gray volumes.
 
     Raises:
-        DataError: no NIfTI, no volume, or a header that promises more than the file holds, or than is read.
-        ConfigError: nibabel is not there.
+        DataError: not a NIfTI volume, or a header that promises more than the file contains or than the limit.
+        ConfigError: nibabel is not installed.
     """
     image = _header(path)
     stored = image.header.get_data_dtype()
@@ -50,9 +50,9 @@ def opened(path: Path) -> ImageFile:
 
 
 def _header(path: Path) -> Any:
-    """The file as nibabel opens it, without its values."""
+    """Open a file with nibabel, without its values."""
     nibabel = package("nibabel", path)
-    nibabel.imageglobals.logger.setLevel(logging.CRITICAL + 1)  # it would print what it passes over
+    nibabel.imageglobals.logger.setLevel(logging.CRITICAL + 1)  # it would print warnings
     size = file(path).stat().st_size
     with decoding(path):
         image = nibabel.load(path)
@@ -66,7 +66,7 @@ def _header(path: Path) -> Any:
 
 
 def _axes(path: Path, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """x, y, z and the channels of a file's shape. Raises DataError unless they are those of a volume."""
+    """Return x, y, z and the channels of a file's shape. Raises DataError unless it is a volume's."""
     channels = prod(shape[3:])
     if len(shape) not in {3, 4, 5} or (len(shape) == 5 and shape[3] != 1) or (shape[:3] and shape[2:3] == (1,)):
         raise DataError(f"{path} has shape {shape}; a volume has (x, y, z): save a flat image as PNG or TIFF")

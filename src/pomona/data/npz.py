@@ -1,4 +1,4 @@
-"""NumPy archives, member by member and without pickle; own data as x and y in one of them."""
+"""NumPy archives, read member by member and without pickle; own data as x and y in an archive."""
 
 import struct
 import zipfile
@@ -34,9 +34,9 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def index(path: Path) -> Index:
-    """The arrays of an archive by name, and where each lies: read once, however many are then asked for.
+    """Index an archive's arrays by name and position, for any number of later reads.
 
-    Raises DataError if it is no archive, a name comes twice, or two arrays share bytes.
+    Raises DataError if it is not an archive, a name occurs twice, or two arrays share bytes.
     """
     with reading(path), opened(file(path)) as raw, zipfile.ZipFile(raw) as archive:
         members = archive.infolist()
@@ -51,15 +51,15 @@ def index(path: Path) -> Index:
 
 
 def names(path: Path) -> tuple[str, ...]:
-    """The names of the arrays in an archive. Raises as ``index``."""
+    """Return the names of an archive's arrays. Raises as ``index`` does."""
     return tuple(index(path))
 
 
 def stored(path: Path, name: str, known: Index | None = None) -> StoredArray:
-    """An array of an archive, by its header; ``known``: its index, where somebody holds it.
+    """Open an array of an archive by its header; ``known`` is the archive's index, if available.
 
     Raises:
-        DataError: no such array, Python objects, or a header that does not fit the bytes behind it; or as ``index``.
+        DataError: no such array, Python objects, or a header that does not match the data; or as ``index``.
     """
     known = index(path) if known is None else known
     if name not in known:
@@ -79,7 +79,7 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
     try:
         shape, fortran, dtype = _HEADERS[npy.read_magic(stream)](stream)
     except (ValueError, KeyError, SyntaxError, TokenError, RecursionError, MemoryError) as fault:
-        # NumPy parses the header as a Python literal, and not every fault of it becomes a ValueError there.
+        # NumPy parses the header as a Python literal, and does not turn every error into a ValueError.
         line = plain(str(fault), 200)
         raise DataError(f"{where} is not a plain NumPy array ({line}); write it with numpy.savez") from fault
     if dtype.hasobject or dtype.names or dtype.subdtype:
@@ -91,7 +91,7 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
 
 @contextmanager
 def _member(path: Path, info: zipfile.ZipInfo, where: str) -> Iterator[IO[bytes]]:
-    """A member from its first byte, without the archive's directory: with thousands of members that takes longer."""
+    """Open a member at its first byte without reading the archive's directory, which is slow with many members."""
     with reading(where), opened(path) as raw:
         raw.seek(info.header_offset)
         magic, name, extra = struct.unpack("<4s22x2H", raw.read(30))
@@ -110,18 +110,18 @@ def _body(path: Path, info: zipfile.ZipInfo, skip: int) -> Iterator[IO[bytes]]:
 
 
 def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
-    """The arrays under the first of the name pairs that is there."""
+    """Return the arrays of the first of the name pairs that exists."""
     known = names(path)
     x, y = next((c for c in candidates if c[0] in known), candidates[0])
     return paired(stored(path, x), stored(path, y))
 
 
 def read(settings: DataSettings) -> Dataset:
-    """Own data: x and y (or x_train, y_train), perhaps x_test, y_test and names ``classes``, in one archive.
+    """Read own data: x and y (or x_train, y_train), optional x_test, y_test and names ``classes``, in one archive.
 
     x is (N, H, W) or (N, H, W, C) for images, (N, D, H, W, C) for volumes, (N, F) numbers for a table. ``client`` (N,)
-    names the owner of each row and ``group`` (N,) the rows that belong together (a patient), as numbers or text;
-    ``client_test`` and ``group_test`` those of x_test.
+    is the owner of each row and ``group`` (N,) the rows that belong together (a patient), as numbers or text;
+    ``client_test`` and ``group_test`` are those of x_test.
     """
     path = own_path(settings)
     parts, files = [pair(path, *_TRAINING)], [(path, "")]
@@ -144,9 +144,9 @@ def _groups(files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> RowGrou
 
 
 def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> list[str] | None:
-    """What an array of archives calls each row, by file and by what ends the array's name there; None without it.
+    """Return each row's name from a given array, for each file and the suffix of its split; None if there is none.
 
-    Raises DataError where some archives, or parts of one, have it and others do not, or not one value a row.
+    Raises DataError if only some archives or splits have it, or if it does not have one value per row.
     """
     found: list[str] = []
     there = [what + end in names(path) for path, end in files]
@@ -163,14 +163,14 @@ def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) 
 
 
 def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
-    """Archives with x and y one after the other, the first ``training`` of them for training; and their row counts."""
+    """Read archives with x and y, the first ``training`` of them for training; returns the data and row counts."""
     parts = [pair(path, *_TRAINING) for path in paths]
     dataset, counts = _dataset(str(paths[0].parent), parts, training, settings, _classes(paths[0], settings))
     return replace(dataset, groups=_groups([(path, "") for path in paths], counts)), counts
 
 
 def _classes(path: Path, settings: DataSettings) -> tuple[str, ...]:
-    """Class names: those of the settings, else those stored in the archive, else none."""
+    """Return the class names from the settings, else from the archive, else none."""
     if settings.classes or settings.targets not in NAMED or "classes" not in names(path):
         return settings.classes
     return tuple(map(str, stored(path, "classes").load()))
@@ -190,9 +190,9 @@ def _dataset(
 
 
 def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
-    """The rows of all parts, stored as numbers (n, F), in one table (N, F): float32, or float64 where some do not fit.
+    """Return the rows of all parts, numbers (n, F), as one table (N, F): float32, or float64 if some do not fit.
 
-    Raises DataError for others.
+    Raises DataError for other arrays.
     """
     for part in parts:
         if part.dtype.kind not in "biuf":

@@ -1,4 +1,4 @@
-"""Parquet files as records of text: the same cells that the table has as CSV, so that both are read by one road."""
+"""Parquet files as records of text with the same cells as CSV, so that both share one reader."""
 
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -16,33 +16,33 @@ from pomona.data.array_file import file, reading
 SUFFIX = ".parquet"
 ROWS = 1 << 12  # in memory at once
 LONGEST = 1 << 16  # characters of a cell
-MOST = 1 << 29  # bytes that are unpacked at once
-MOST_IN_ALL = 1 << 32  # characters: a dictionary repeats a cell in every row for nothing
-DEEPEST = 8  # structures in one another
-CELL = 1 << 7  # bytes of a cell as Python keeps it
-TRUTHS, I8, I32, I64, DOUBLE, BYTES, LIST, STRUCTURE = {1, 2}, 3, 5, 6, 7, 8, 9, 12  # Thrift's kinds
+MOST = 1 << 29  # maximum bytes decompressed at once
+MOST_IN_ALL = 1 << 32  # characters: a dictionary can repeat a cell in every row at no cost
+DEEPEST = 8  # maximum nesting of structures
+CELL = 1 << 7  # bytes of a cell as a Python object
+TRUTHS, I8, I32, I64, DOUBLE, BYTES, LIST, STRUCTURE = {1, 2}, 3, 5, 6, 7, 8, 9, 12  # Thrift type codes
 LISTS: dict[tuple[int, ...], int] = {
     **dict.fromkeys(((2,), (4,), (5,), (7,), (4, 1), (4, 4), (4, 1, 3, 8), (4, 1, 3, 13)), STRUCTURE),
     **dict.fromkeys(((4, 1, 3, 3), (4, 1, 8, 2, 1)), BYTES),
     **dict.fromkeys(((4, 1, 3, 2), (4, 1, 3, 17, 2)), I32),
     **dict.fromkeys(((4, 1, 3, 16, 2), (4, 1, 3, 16, 3)), I64),
-}  # of what parquet.thrift has lists: pyarrow reads their elements so, whatever kind the file says
+}  # lists in parquet.thrift: pyarrow reads their elements as this type, whatever the file declares
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file is taken for Parquet: by its name."""
+    """Return whether a file name is that of a Parquet file."""
     return path.suffix.lower() == SUFFIX
 
 
 def records(path: Path, most: int) -> Iterator[list[str]]:
-    """The names of the columns, then the cells of each row: empty for null and NaN, ISO for dates, True and False.
+    """Yield the column names, then each row's cells: empty for null and NaN, ISO for dates, True and False.
 
-    Columns of structures or bytes have their cells written as Python does, which no reader takes for a number.
+    Cells of structures or bytes are written in Python's notation, which no reader parses as a number.
 
     Raises:
         ConfigError: pyarrow is not installed.
-        DataError: a file that cannot be read, or is no Parquet, has more than ``most`` rows or ``MOST_IN_ALL``
-            characters, or as ``_rows_at_once``: a few kilobytes may promise any number of them.
+        DataError: the file cannot be read, is not Parquet, has more than ``most`` rows or ``MOST_IN_ALL`` characters,
+            or exceeds a limit of ``_rows_at_once``; a few kilobytes may declare any number of them.
     """
     if not find_spec("pyarrow"):
         raise ConfigError(f"{path}: Parquet needs pyarrow; {with_extra('tables')}, or save the table as CSV")
@@ -77,14 +77,14 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
 
 
 def _rows_at_once(table: Any, raw: IO[bytes]) -> int:
-    """How many rows are read at a time: as many as fit ``MOST`` bytes if each cell were as long as it may be.
+    """Return the number of rows to read at a time: as many as fit ``MOST`` bytes with cells of maximum length.
 
-    The pages' own headers are read, which is what is unpacked: the sizes that the metadata state may be false. A text
-    is at most as long as the largest page of its column, and a dictionary may repeat it in every row.
+    The pages' own headers are read, since they determine the decompressed size; the sizes in the metadata may be false.
+    A text is at most as long as the largest page of its column, and a dictionary may repeat it in every row.
 
     Raises:
-        ValueError: the dictionaries and the largest pages of a row group's columns unpack to more than ``MOST`` bytes,
-            one row may have more, or a column holds lists, of which one row may have any number.
+        ValueError: the dictionaries and the largest pages of a row group's columns decompress to more than ``MOST``
+            bytes, one row may exceed it, or a column holds lists, which may have any length in a row.
     """
     columns, rows = list(map(table.schema.column, range(len(table.schema)))), ROWS
     if lists := [column.path for column in columns if column.max_repetition_level]:
@@ -106,9 +106,9 @@ def _rows_at_once(table: Any, raw: IO[bytes]) -> int:
 
 
 def _groups(raw: IO[bytes]) -> list[list[dict[Any, Any]]]:
-    """Each row group's columns as Thrift structures: ``ColumnMetaData`` of parquet.thrift.
+    """Return each row group's columns as Thrift structures: ``ColumnMetaData`` of parquet.thrift.
 
-    They are read here: pyarrow ends the process where it is asked for a column of damaged metadata, or writes them.
+    Parsed here because pyarrow crashes the process when it accesses a column with damaged metadata, or writes it.
     """
     end = raw.seek(-8, SEEK_END)
     raw.seek(-8 - int.from_bytes(raw.read(4), "little"), SEEK_END)
@@ -119,8 +119,8 @@ def _groups(raw: IO[bytes]) -> list[list[dict[Any, Any]]]:
 
 
 def _largest_page(chunk: dict[Any, Any], raw: IO[bytes]) -> int:
-    """The unpacked bytes of a column's largest page. Raises ValueError for pages that do not lie in the file."""
-    if not chunk[5, I64]:  # of a column without values pyarrow reads no page, and none may lie there
+    """Return the decompressed bytes of a column's largest page. Raises ValueError for pages outside the file."""
+    if not chunk[5, I64]:  # pyarrow reads no page of a column without values, and there may be none
         return 0
     start, dictionary = chunk[9, I64], chunk.get((11, I64), 0)
     start = dictionary if 0 < dictionary < start else start  # as pyarrow does
@@ -139,16 +139,16 @@ def _largest_page(chunk: dict[Any, Any], raw: IO[bytes]) -> int:
 
 
 def _structure(raw: IO[bytes], at: tuple[int, ...] = ()) -> dict[tuple[int, int], Any]:
-    """The values of a structure in Thrift's compact protocol by field and kind, without truths and bytes.
+    """Parse a structure in Thrift's compact protocol by field and type, without booleans and bytes.
 
-    What another reader may take otherwise is damaged: a field that comes twice, or a number of one that is not of 16
-    bits; lists of other elements than they have in Parquet. A page of gigabytes could hide there.
+    Anything that another reader might interpret differently is rejected: a repeated field, a field number that does not
+    fit 16 bits, or lists with element types that Parquet does not use. Such differences could hide a page of gigabytes.
 
     Source: Apache Thrift, "Thrift compact protocol encoding".
 
     Args:
-        raw: at the structure's first byte; left behind its last.
-        at: the fields that lead to it.
+        raw: positioned at the structure's first byte; left after its last.
+        at: the path of fields to it.
     """
     found: dict[tuple[int, int], Any] = {}
     field = 0
@@ -176,7 +176,7 @@ def _value(raw: IO[bytes], kind: int, at: tuple[int, ...]) -> Any:
         return [_value(raw, of, at) for _ in range(length)]
     if kind in {*TRUTHS, I8}:
         return _byte(raw)
-    if kind == DOUBLE:  # not skipped: a list of 2^60 would take no bytes
+    if kind == DOUBLE:  # not skipped: a list of 2^60 could take no bytes
         return [_byte(raw) for _ in range(8)]
     raise _damaged()
 
@@ -206,7 +206,7 @@ def _signed(raw: IO[bytes]) -> int:
 
 
 def _cell(value: Any) -> str:
-    """A value as CSV has it."""
+    """Format a value as in CSV."""
     if value is None or (isinstance(value, float) and isnan(value)):
         return ""
     text = value.isoformat() if isinstance(value, date | datetime) else str(value)

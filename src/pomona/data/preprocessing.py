@@ -1,7 +1,7 @@
-"""How the columns of a table become numbers: the record that stands in runs, model files and agreements.
+"""Preprocessing of table columns: the record in runs, model files and agreements.
 
-A table as read (``RawTable``) is float64: numbers, days of dates, numbers of categories, and NaN for gaps. What its
-training rows teach of it is a ``Preprocessing``, by which it becomes float32; ``table_features`` learns and applies it.
+A table as read (``RawTable``) is float64: numbers, days of dates, category codes, and NaN for gaps. The training rows
+determine its ``Preprocessing``, which converts it to float32; ``table_features`` learns and applies it.
 """
 
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ Category = Annotated[str, StringConstraints(max_length=10**4)]
 
 
 class TableColumn(Settings):
-    """One column of a table as it lies in its file, and what becomes of it.
+    """One column of a table, and its conversion to features.
 
     Attributes:
         name: of the column, or its number as text.
         kind: ``number`` (true and false are 1 and 0), ``date`` (days since 2000-01-01), or ``category``.
-        missing: cells that stand for a gap here, beside those that always do.
-        offset: is subtracted of numbers and days before they become float32; see ``table_features.offset``.
-        censored: whether bounds such as ``<5`` and ``>100`` count as 5 and 100; else they are no numbers.
-        fill: what stands in for a gap: a number, or a category; gaps are refused where there is none.
-        flagged: whether a further feature is 1 where there was a gap.
-        values: the categories that have a feature, which is 1 where the cell says so; any other is 0 in all of them.
+        missing: cells that mark a gap in this column, besides the general ones.
+        offset: subtracted from numbers and days before conversion to float32; see ``table_features.offset``.
+        censored: whether bounds such as ``<5`` and ``>100`` are read as 5 and 100; otherwise they are not numbers.
+        fill: value for gaps, a number or a category; without it, gaps are refused.
+        flagged: whether an additional feature is 1 for gaps.
+        values: the categories that have a one-hot feature; any other category is 0 in all of them.
     """
 
     name: Name
@@ -62,23 +62,23 @@ class TableColumn(Settings):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features that are made of it."""
+        """The names of its features."""
         own = tuple(f"{self.name}={value}" for value in self.values) if self.kind == "category" else (self.name,)
         return (*own, f"{self.name} missing") if self.flagged else own
 
     def is_gap(self, cell: str) -> bool:
-        """Whether a cell says nothing."""
+        """Return whether a cell is a gap."""
         always = csv_columns.is_missing if self.kind == "category" else csv_columns.is_gap
         return always(cell) or csv_columns.plain(cell) in self.missing
 
 
 class Preprocessing(Settings):
-    """How the columns of a table become features.
+    """Conversion of a table's columns to features.
 
     Attributes:
-        columns: those that are read, in the order of the features.
-        layout: all columns of a training file that had no line of names, in order.
-        shift, scale: a feature is ``(x - shift) / scale``, in float32, where the clients have moments of their own.
+        columns: the columns to read, in the order of the features.
+        layout: all columns, in order, of a training file that had no header.
+        shift, scale: a feature is ``(x - shift) / scale``, in float32, if the clients have moments of their own.
     """
 
     columns: tuple[TableColumn, ...] = Field(min_length=1, max_length=MOST_COLUMNS)
@@ -96,22 +96,22 @@ class Preprocessing(Settings):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
+        """The names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features."""
+        """The names of the features."""
         return tuple(name for column in self.columns for name in column.features)
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """What is subtracted of each feature; 0 of categories and flags."""
+        """The offset of each feature; 0 for categories and flags."""
         return tuple(c.offset if name == c.name else 0.0 for c in self.columns for name in c.features)
 
     @property
     def width(self) -> int:
-        """Number of features."""
+        """The number of features."""
         return sum(len(column.features) for column in self.columns)
 
 
@@ -121,9 +121,9 @@ class RawTable:
 
     Attributes:
         columns: how each was read.
-        x: (N, C) float64: a number, the days of a date, or a category's place among ``values``; NaN for a gap.
-        values: the different categories of each column, as met; empty for the others.
-        bounds: how many cells of each column are bounds that count as their value; empty where none was looked for.
+        x: (N, C) float64: a number, days of a date, or a category's index in ``values``; NaN for a gap.
+        values: distinct categories of each column, in order of occurrence; empty for other columns.
+        bounds: number of cells per column read as bounds; empty if none were allowed.
         layout: as in ``Preprocessing``.
     """
 
@@ -134,10 +134,10 @@ class RawTable:
     bounds: tuple[int, ...] = ()
 
     def rows(self, numbers: NDArray[np.int64]) -> "RawTable":
-        """The rows of the given numbers."""
+        """Return the given rows."""
         return replace(self, x=self.x[numbers])
 
     def of(self, numbers: Sequence[int]) -> "RawTable":
-        """The columns of the given numbers, in their order."""
+        """Return the given columns, in order."""
         columns = tuple(self.columns[i] for i in numbers)
         return replace(self, columns=columns, values=tuple(self.values[i] for i in numbers), x=self.x[:, list(numbers)])

@@ -1,16 +1,16 @@
-"""Report all problems of data in one error: a line each, remedies below."""
+"""Reporting of all data problems in one error: one line each, remedies below."""
 
 from collections.abc import Sequence
 
 from pomona.core.errors import DataError
 
-MOST = 20  # lines of problems; a file that is wrong as a whole has as many as rows
+MOST = 20  # maximum lines of problems; a file can have one for each row
 
 
 def refuse(where: object, problems: Sequence[str], remedies: Sequence[str] = ()) -> None:
     """Raise one DataError with all problems and remedies; return if there are none.
 
-    Lines on files below the folder ``where`` name them from there on.
+    File paths below the folder ``where`` are shown relative to it.
     """
     if not problems:
         return
@@ -22,5 +22,5 @@ def refuse(where: object, problems: Sequence[str], remedies: Sequence[str] = ())
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Names in a row for a message, the first few of many."""
+    """Join names for a message, truncated after the first few."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -12,7 +12,7 @@ from pomona.core.targets import Targets
 
 
 def as_column(value: Any) -> Any:
-    """A column written in digits is a number, also where every value arrives as text (a command line)."""
+    """Convert a column written in digits to a number, also from the command line, where every value is text."""
     return int(value) if isinstance(value, str) and len(value) < 10 and value.removeprefix("-").isdecimal() else value
 
 
@@ -25,7 +25,7 @@ MARKS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "point": "."}
 
 
 def _mark(value: Any) -> Any:
-    """The name of a mark that is given as itself."""
+    """Convert the name of a mark to the mark itself."""
     return next((name for name, mark in MARKS.items() if mark == value), value)
 
 
@@ -38,7 +38,7 @@ Encoding = Literal[
 
 
 class CsvForm(Settings):
-    """How CSV files are written, where it is not left to be found in them: see the settings of these names."""
+    """Format of CSV files where it is set instead of detected; see the settings of the same names."""
 
     separator: Separator | None = None
     decimal: Decimal | None = None
@@ -56,7 +56,7 @@ _COLUMNS = (
 _CELLS = ("missing", "missing_values", "censored", "categories", "category_share", "category_limit", "dates", "fit")
 _WORDS = ("vocabulary_size", "sequence_length")
 _TABLE, _TEXT, _ARRAYS = (*_COLUMNS, *_CELLS), (*_FORM, *_COLUMNS, "text_columns", *_WORDS), (*_LABELS, *_PIXELS)
-# Keys that a reader of own data looks at, beside those of every data set; what is not here is refused for its name.
+# Keys for readers of own data, besides those of every data set; others are refused with the reader's name.
 KEYS: dict[str, tuple[str, ...]] = {
     "csv": (*_FORM, *_TABLE),
     "parquet": _TABLE,
@@ -68,11 +68,11 @@ KEYS: dict[str, tuple[str, ...]] = {
     "clients": ("clients", *dict.fromkeys((*_TABLE, *_TEXT, *_ARRAYS))),
     "ag-news": _WORDS,
 }
-PUBLIC = (*_PIXELS, "targets")  # of any other data set that has a name here
+PUBLIC = (*_PIXELS, "targets")  # all other data sets with a registered name
 
 
 class Normalisation(Settings):
-    """Numbers for each channel of images, or one for all: a network sees ``(x - shift) / scale``."""
+    """Normalisation for each channel of images, or one for all: the network receives ``(x - shift) / scale``."""
 
     shift: tuple[Finite, ...] = Field(min_length=1, max_length=10**4, description="Numbers that are subtracted.")
     scale: tuple[Annotated[Finite, Field(gt=0)], ...] = Field(
@@ -81,7 +81,7 @@ class Normalisation(Settings):
 
 
 class ClientFiles(Settings):
-    """The files of one client; a part it does not name is taken from its training rows."""
+    """Files of one client; splits without a file are taken from its training rows."""
 
     name: str = Field(min_length=1, description="Name of the client.")
     train: Path = Field(description="Training rows (.npz, .parquet, or .csv, .tsv, .txt, .data).")
@@ -90,7 +90,7 @@ class ClientFiles(Settings):
 
 
 class DataSettings(Settings):
-    """The data set, its location and how it is read."""
+    """Data set, location, and how to read it."""
 
     name: str = Field(default="digits", description="A data set of `pomona data list`, or module:function of your own.")
     dir: Path | None = Field(
@@ -268,12 +268,12 @@ class DataSettings(Settings):
 
     @property
     def form(self) -> CsvForm:
-        """How CSV files are written."""
+        """The format of CSV files."""
         return CsvForm(separator=self.separator, decimal=self.decimal, encoding=self.encoding)
 
     @model_validator(mode="after")
     def _placed(self) -> "DataSettings":
-        """Refuse keys that the reader of this name does not look at; a reader of the user's own may look at any."""
+        """Refuse keys that the named reader does not use; a user's own reader may use any."""
         if ":" in self.name:
             return self
         known = KEYS.get(self.name, (*PUBLIC, "classes") if self.targets != "classes" else PUBLIC)
@@ -289,7 +289,7 @@ class DataSettings(Settings):
 
     @model_validator(mode="after")
     def _times(self) -> "DataSettings":
-        """Refuse ends of intervals that are in no order, or of no times."""
+        """Refuse interval ends that are not ascending, or without times as targets."""
         if self.time_edges and self.targets != "survival":
             raise ValueError("time_edges is for targets = survival; take it out, or set data.targets")
         if any(b <= a for a, b in pairwise(self.time_edges)):

@@ -1,4 +1,4 @@
-"""What a table's owners have in common that they should not, and what they should have in common: a line each."""
+"""Comparison of a table's owners, with warnings on shared rows or identifiers and on different units."""
 
 from dataclasses import replace
 from hashlib import blake2b
@@ -9,15 +9,15 @@ from pomona.data.dataset import Dataset, Owners
 from pomona.data.problem_report import listed
 from pomona.data.validation import blocks
 
-FEWEST = 10  # measurements of an owner whose median says something
-NEAR = 0.3  # of a factor's decimal logarithm from a whole number: up to a factor of 2
+FEWEST = 10  # minimum measurements per owner for a meaningful median
+NEAR = 0.3  # tolerance of a ratio's log10 from an integer: up to a factor of 2
 
 
 def notes(dataset: Dataset) -> list[str]:
-    """Lines on rows and identifiers that several owners of a table have, and on units that differ by a factor.
+    """Warn about rows and identifiers that occur at several owners, and about units that differ by a factor.
 
     Args:
-        dataset: a table as read, x (N, F) with NaN for gaps; without owners there is nothing to say.
+        dataset: a table as read, x (N, F) with NaN for gaps; without owners the result is empty.
     """
     owners = dataset.owners
     dataset = replace(dataset, x=dataset.raw.x) if dataset.raw else dataset
@@ -27,8 +27,8 @@ def notes(dataset: Dataset) -> list[str]:
 
 
 def _repeated(dataset: Dataset, owners: Owners) -> list[str]:
-    """A line if rows of one owner are another's too, unless rows are as often alike within an owner: coarse values."""
-    alike = np.empty(len(dataset.x), np.uint64)  # a row's hash: rows themselves may not fit in memory twice
+    """Warn if owners share rows, unless rows repeat as often within an owner because of coarse values."""
+    alike = np.empty(len(dataset.x), np.uint64)  # row hashes, since the rows may not fit in memory twice
     for start, block in blocks(dataset.x):
         for row, cells in enumerate(block, start):
             whole = cells.tobytes() + dataset.y[row].tobytes()
@@ -48,7 +48,7 @@ def _repeated(dataset: Dataset, owners: Owners) -> list[str]:
 
 
 def _shared(dataset: Dataset, owners: Owners) -> list[str]:
-    """A line if an identifier of a group occurs at several owners."""
+    """Warn if a group identifier occurs at several owners."""
     if dataset.groups is None:
         return []
     pairs = np.unique(np.stack([dataset.groups.number, owners.client]), axis=1)
@@ -62,7 +62,7 @@ def _shared(dataset: Dataset, owners: Owners) -> list[str]:
 
 
 def _units(dataset: Dataset, owners: Owners) -> list[str]:
-    """A line for each column of positive numbers whose median at some owner is 100, 1000, ... times the others'."""
+    """Warn about each positive column whose median at some owner is 100, 1000, ... times that of the others."""
     lines = []
     for k, name in enumerate(dataset.columns or tuple(map(str, range(dataset.x.shape[1])))):
         cells = np.asarray(dataset.x[:, k], np.float64)

@@ -1,4 +1,4 @@
-"""The two data sets that come with scikit-learn: no file, no download."""
+"""The two data sets bundled with scikit-learn, without download."""
 
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ from pomona.data.settings import DataSettings
 
 
 def digits(settings: DataSettings) -> Dataset:
-    """Handwritten digits (1797, 8, 8, 1); the source's 0 to 16 are stretched to 0 to 255."""
+    """Load handwritten digits (1797, 8, 8, 1), scaled from 0..16 to 0..255."""
     source = _digits()
     x = np.rint(source.images * (255 / 16)).astype(np.uint8)[..., None]
     classes = tuple(map(str, source.target_names))
@@ -22,14 +22,14 @@ def digits(settings: DataSettings) -> Dataset:
 
 @cache
 def _digits() -> Any:
-    """As scikit-learn reads them from text, which takes longer than a short run's round."""
+    """Cache the data, since scikit-learn parses them from text, which takes longer than a short run's round."""
     from sklearn.datasets import load_digits
 
     return load_digits()
 
 
 def breast_cancer(settings: DataSettings) -> Dataset:
-    """Breast cancer Wisconsin, diagnostic (569, 30)."""
+    """Load Breast Cancer Wisconsin, diagnostic (569, 30)."""
     from sklearn.datasets import load_breast_cancer
 
     source = load_breast_cancer()

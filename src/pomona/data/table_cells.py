@@ -1,4 +1,4 @@
-"""The cells of tables as numbers: what is read of each column, and all that cannot be read, by column."""
+"""Reading table cells as numbers, with all unreadable cells reported by column."""
 
 import math
 from collections import Counter
@@ -24,14 +24,14 @@ WANTED = {"number": "finite numbers", "date": "dates such as 2024-03-01", "categ
 
 @dataclass
 class Reader:
-    """Reads the cells of one column, some rows at a time.
+    """Reads one column in blocks of rows.
 
     Attributes:
-        column: how it is read.
-        most: categories; a cell with any other is one that cannot be read.
-        strays: cells that cannot be read, and gaps.
-        codes: the categories met so far, and their numbers.
-        bounds: how many cells were bounds.
+        column: how to read it.
+        most: maximum number of categories; cells with further ones are unreadable.
+        strays: unreadable cells, and gaps.
+        codes: the categories found so far, with their codes.
+        bounds: number of cells that were bounds.
     """
 
     column: TableColumn
@@ -44,9 +44,9 @@ class Reader:
         self.strays = Strays(self.column.name, WANTED[self.column.kind], self.column.fill is not None)
 
     def __call__(self, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> None:
-        """Write the numbers of those cells (n,) whose ``values`` (n,) are NaN so far; gaps and strays stay NaN.
+        """Fill in the numbers of the cells (n,) whose ``values`` (n,) are still NaN; gaps and strays stay NaN.
 
-        Each different cell is looked at once; ``where`` names the place of a cell by its number.
+        Each distinct cell is parsed once; ``where`` gives the location of a cell by its index.
         """
         rows = np.flatnonzero(np.isnan(values)).tolist()
         odd = [cells[row] for row in rows]
@@ -58,7 +58,7 @@ class Reader:
         values[rows] = [found[cell] for cell in odd]
 
     def _one(self, cell: str, times: int) -> float:
-        """The number of a cell that is there so often; NaN for a gap, for what is none, and for a category too many."""
+        """Return a repeated cell's number; NaN for a gap, for an invalid number, and beyond the limit of categories."""
         kind = self.column.kind
         if self.column.missing and csv_columns.plain(cell) in self.column.missing:
             return math.nan
@@ -85,22 +85,21 @@ def read(
     several: bool = False,
     most: int = 2**24,
 ) -> tuple[RawTable, list[Strays]]:
-    """Columns of records as numbers, and those with cells that cannot be read.
+    """Read columns of records as numbers, and report those with unreadable cells.
 
     Args:
-        records: as wide as each other.
-        count: how many there are, N.
-        places: numbers of the columns to take, F of them, in this order.
-        columns: how each is read.
+        records: all of the same width.
+        count: their number, N.
+        places: indices of the F columns to read, in this order.
+        columns: how to read each.
         memory_share: see ``allocate``.
-        several: whether the records are of several files, so that their places need a name.
-        most: categories of one column; a cell with any other is one that cannot be read.
+        several: whether the records come from several files, so that locations need a file name.
+        most: maximum number of categories of a column; cells with further ones are unreadable.
 
     Returns:
-        The table, NaN where there is a gap or a stray, and the columns with strays or with gaps that are refused, in
-        order.
+        The table, with NaN for gaps and strays, and the columns with strays or refused gaps, in order.
 
-    Raises DataError for fewer records: a file that was written to meanwhile.
+    Raises DataError if there are fewer records than expected, because a file has changed meanwhile.
     """
     readers = [Reader(column, most) for column in columns]
     x = allocate((count, len(places)), np.float64, memory_share)
@@ -124,7 +123,7 @@ def read(
 def _numbers(
     block: Sequence[csv_records.CsvRecord], places: Sequence[int], which: list[int], out: NDArray[np.float64]
 ) -> list[int]:
-    """Write the columns of these numbers whose cells are all numbers or usual gaps, and return their numbers."""
+    """Write the columns whose cells are all numbers or standard gaps, and return their indices."""
     at = [places[k] for k in which]
     try:
         values = np.array([[float(_GAPS.get(c := record.cells[i], c)) for i in at] for record in block])
@@ -137,12 +136,12 @@ def _numbers(
 
 
 def _place(block: Sequence[csv_records.CsvRecord], several: bool, row: int) -> str:
-    """Where a record of a block lies."""
+    """Return the location of a record in a block."""
     return csv_records.place(*block[row][:2], several)
 
 
 def problem(strays: Strays, rows: int, most: int) -> str:
-    """One line on a column with cells that are not read; ``most`` as in ``read``."""
+    """Describe a column with unreadable cells in one line; ``most`` as in ``read``."""
     if strays.wanted != WANTED["category"] or not strays.others:
         return strays.problem(rows)
     where, cell = strays.first["other"]
@@ -153,8 +152,9 @@ def problem(strays: Strays, rows: int, most: int) -> str:
 
 
 def features(survey: csv_survey.CsvSurvey, settings: DataSettings) -> tuple[RawTable, list[Strays]]:
-    """The columns of features as the settings say, as of ``read``; all that mostly hold no numbers are categories where
-    they say so, and are read again.
+    """Read the feature columns as configured; returns the same as ``read``.
+
+    If the settings allow it, columns with mostly non-numeric cells are read again as categories.
 
     Raises as ``planned``.
     """
@@ -176,10 +176,10 @@ def features(survey: csv_survey.CsvSurvey, settings: DataSettings) -> tuple[RawT
 
 
 def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableColumn]:
-    """How the columns of features are to be read, by the settings.
+    """Return how to read each feature column, from the settings.
 
     Raises:
-        ConfigError: a column that is not there, is a label, a client or left out, or has two kinds.
+        ConfigError: a column does not exist, is a label or client column or dropped, or has two types.
     """
     path = survey.paths[0]
 
@@ -205,7 +205,7 @@ def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableC
 
 
 def _column(name: str, kind: str, missing: tuple[str, ...], settings: DataSettings) -> TableColumn:
-    """A column before anything is learnt: the fill says only that there will be one."""
+    """Return a column before training rows are known; the fill only states that there will be one."""
     fill = None if settings.missing == "refuse" else "" if kind == "category" else 0.0
     censored = kind == "number" and settings.censored == "limit"
     known = {"name": name, "kind": kind, "missing": missing, "censored": censored, "fill": fill}

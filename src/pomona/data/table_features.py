@@ -1,4 +1,4 @@
-"""What training rows teach of a table's columns, and the features that any rows get by it: the same everywhere."""
+"""Preprocessing learned from a table's training rows, and its application to any rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from pomona.data.targets import in_order
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
-LEVELS = 256  # steps of float32 within a deviation, of which rounding leaves enough
+LEVELS = 256  # float32 steps within a standard deviation that make rounding negligible
 
 
 def offset(known: Floats) -> float:
-    """What is subtracted in double precision of numbers (n,), so that float32 holds what they differ in: their median.
+    """Return the offset to subtract in double precision from numbers (n,) before conversion to float32: the median.
 
-    0 where float32 holds them as they are, or their deviation in ``LEVELS`` steps; and where double precision does not,
-    so that they differ by rounding alone.
+    0 if float32 represents the numbers exactly or resolves their deviation in ``LEVELS`` steps, or if double precision
+    does not resolve it, so that the numbers differ only by rounding.
     """
     if not len(known) or not (known.astype(np.float32) != known).any():
         return 0.0
@@ -31,15 +31,15 @@ def offset(known: Floats) -> float:
 
 
 def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessing:
-    """What these rows (n,) of a table teach.
+    """Learn the preprocessing from these rows (n,) of a table.
 
     Args:
-        raw: the table, whose columns say what is refused.
+        raw: the table, whose columns define what is refused.
         rows: the training rows.
-        share: categories in a smaller share of the rows have no feature.
+        share: categories in a smaller share of the rows get no feature.
 
     Raises:
-        DataError: no feature is left.
+        DataError: no features are left.
     """
     columns = [_fitted(raw, k, raw.x[rows, k], share) for k in range(len(raw.columns))]
     made = Preprocessing(columns=tuple(columns), layout=raw.layout)
@@ -52,7 +52,7 @@ def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessin
 
 
 def _fitted(raw: RawTable, k: int, cells: Floats, share: float) -> TableColumn:
-    """Column k as its training cells (n,) teach it; a column without any value is 0."""
+    """Learn column k from its training cells (n,); a column without any value becomes 0."""
     column, gaps = raw.columns[k], np.isnan(cells)
     known, fills = cells[~gaps], column.fill is not None
     flagged = fills and bool(gaps.any())
@@ -69,7 +69,7 @@ def _fitted(raw: RawTable, k: int, cells: Floats, share: float) -> TableColumn:
 
 
 def own(raw: RawTable, rows: NDArray[np.int64], shared: Preprocessing) -> Preprocessing:
-    """The same features, with the medians and most frequent categories of these rows where they have any."""
+    """Return the same features, with medians and most frequent categories from these rows if they have values."""
     columns = [_own(raw, k, raw.x[rows, k], column) for k, column in enumerate(shared.columns)]
     return shared.model_copy(update={"columns": tuple(columns)})
 
@@ -81,11 +81,11 @@ def _own(raw: RawTable, k: int, cells: Floats, shared: TableColumn) -> TableColu
 
 
 def features(raw: RawTable, by: Preprocessing, memory_share: float) -> NDArray[Any]:
-    """The features (N, F) float32 of a table.
+    """Return the features (N, F) float32 of a table.
 
     Args:
-        raw: with the columns of ``by``, in order, and no gap where that refuses gaps.
-        by: what was learnt.
+        raw: has the columns of ``by``, in order, and no gaps if they are refused.
+        by: the learned preprocessing.
         memory_share: see ``allocate``.
     """
     out: NDArray[Any] = allocate((len(raw.x), by.width), np.float32, memory_share)
@@ -101,7 +101,7 @@ def features(raw: RawTable, by: Preprocessing, memory_share: float) -> NDArray[A
 
 
 def _fill(rows: NDArray[Any], at: int, column: TableColumn, codes: NDArray[np.int64], cells: Floats) -> int:
-    """Write the features of one column from number ``at`` on; return the number behind them."""
+    """Write the features of one column starting at index ``at``; return the next index."""
     gaps = np.isnan(cells)
     if column.kind == "category":
         usual = column.values.index(column.fill) if column.fill in column.values else -1
@@ -119,13 +119,13 @@ def _fill(rows: NDArray[Any], at: int, column: TableColumn, codes: NDArray[np.in
 
 
 def _codes(values: Sequence[str], column: TableColumn) -> NDArray[np.int64]:
-    """The feature of each category that was read, -1 for those without."""
+    """Return each category's feature index, -1 for those without."""
     place = {value: j for j, value in enumerate(column.values)}
     return np.array([place.get(value, -1) for value in values], np.int64)
 
 
 def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
-    """A line for each column in which rows hold categories without a feature: how many, and the first of them."""
+    """Warn for each column about categories without a feature: how many, and the first of them."""
     lines = []
     for k, column in enumerate(by.columns):
         if column.kind != "category":
@@ -142,7 +142,7 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
 
 
 def summary(raw: RawTable, by: Preprocessing, rows: int) -> list[str]:
-    """What was made of a table, for people; nothing where its columns are its features."""
+    """Summarise the features made from a table; empty if the columns are used unchanged."""
     moved = [f"{column.name} ({column.offset!r})" for column in by.columns if column.offset]
     near = [f"numbers too close to each other for float32, read less their median: {listed(moved, 8)}"] if moved else []
     if by.features == by.names and not by.shift:

@@ -1,4 +1,4 @@
-"""Conversion of stored labels to the targets of a data set; times to an event, and their intervals."""
+"""Conversion of stored labels to targets; times to an event and their intervals."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,12 +17,12 @@ from pomona.data.csv_columns import Strays, is_gap, is_missing, number, plain, s
 from pomona.data.dataset import Dataset, Learn
 from pomona.data.settings import DataSettings
 
-MOST_DIGITS = 18  # of a class name that counts as a number
+MOST_DIGITS = 18  # of a class name that may be a number
 Answer = tuple[NDArray[np.generic], tuple[str, ...]]
 
 
 def timed(dataset: Dataset, settings: DataSettings) -> Dataset:
-    """A data set whose targets are times, with its intervals given, or learnt once the training rows are known.
+    """Return survival data with the configured intervals, or ones to be learned from the training rows.
 
     Raises ConfigError for names of targets.
     """
@@ -33,9 +33,10 @@ def timed(dataset: Dataset, settings: DataSettings) -> Dataset:
 
 
 def edges(y: NDArray[np.generic], intervals: int) -> tuple[float, ...]:
-    """Ends of at most so many intervals: quantiles of the times at which an event was seen, each itself such a time.
+    """Return the ends of at most ``intervals`` intervals: quantiles of the observed event times.
 
-    An event falls into each interval about as often; the last ends with the last event. Fewer where times are alike.
+    Each end is an event time. Intervals contain about equally many events; the last ends at the last event. There are
+    fewer if times repeat.
     """
     times = np.asarray(y, dtype=float)
     seen = times[times[:, 1] > 0, 0]
@@ -57,15 +58,15 @@ def _learnt(
 
 
 def from_arrays(parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classes: tuple[str, ...] = ()) -> Answer:
-    """Targets and class names from one array a part, each with the place it came from.
+    """Return targets and class names from one array per part, each with its location.
 
-    Class numbers stay as they are: without names there are as many classes as the largest number says.
+    Class numbers are unchanged: without names there are as many classes as the largest number implies.
 
     Returns:
         y (N,) int64 and the class names; masks (N, *S) uint8 and the class names; or y (N, K) float32 and ().
 
     Raises:
-        DataError: anything that is no target of this kind, with the place and the row.
+        DataError: an invalid target of this type, with the location and the row.
     """
     if kind == "segmentation":
         return _masks(parts, classes)
@@ -82,7 +83,7 @@ def from_arrays(parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classe
 
 
 def _masks(parts: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...]) -> Answer:
-    """Masks of all parts in one array, and their classes; without names, every number up to the largest must occur."""
+    """Join the masks of all parts, with their classes; without names, every number up to the largest must occur."""
     for where, y in parts:
         validation.masks(y, len(classes) or None, where)
         if y.shape[1:] != parts[0][1].shape[1:]:
@@ -117,16 +118,16 @@ def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
 def from_cells(
     columns: Sequence[Sequence[str]], headings: Sequence[str], settings: DataSettings, where: Callable[[int], str]
 ) -> tuple[Answer, list[str]]:
-    """Targets and class names from the cells of label columns, and all that is wrong with them.
+    """Return targets and class names from the cells of label columns, and all problems.
 
     Args:
-        columns: one sequence of N cells a column; one column for classes.
+        columns: one sequence of N cells per column; one column for classes.
         headings: names of these columns.
-        settings: what the labels are, and the classes if they are known beforehand.
-        where: file and line of a row.
+        settings: type of the labels, and the classes if known in advance.
+        where: returns the file and line of a row.
 
     Returns:
-        The targets as of ``from_arrays``, and a line for each problem; if there is one, the targets are of no use.
+        The targets as in ``from_arrays``, and one line per problem; with problems, the targets are unusable.
     """
     if settings.label_above is not None:
         return _above(columns[0], headings[0], settings, where)
@@ -144,9 +145,9 @@ def from_cells(
 
 
 def unlabelled(settings: DataSettings) -> Callable[[str], bool]:
-    """Whether a cell of a label column says that its row has no label.
+    """Return a function that tells whether a label cell means that its row is unlabelled.
 
-    So does a gap, and a marker that ``data.missing_values`` has for all columns, unless it is the name of a class.
+    This includes gaps, and markers in ``data.missing_values`` for all columns unless they are class names.
     """
     marks = {*map(plain, settings.missing_values.get("*", ()))}
     names = {*map(plain, settings.classes)} if settings.targets == "classes" and settings.label_above is None else set()
@@ -155,14 +156,14 @@ def unlabelled(settings: DataSettings) -> Callable[[str], bool]:
 
 
 def _hint(cells: Iterable[str]) -> str:
-    """The setting that leaves rows out, if some of these cells are gaps."""
+    """Return a hint at the setting that drops rows, if some of these cells are gaps."""
     return "; to leave out rows without a label: data.unlabelled=drop" if any(map(is_gap, cells)) else ""
 
 
 def _above(
     cells: Sequence[str], heading: str, settings: DataSettings, where: Callable[[int], str]
 ) -> tuple[Answer, list[str]]:
-    """Two classes: numbers up to ``data.label_above``, and those above it."""
+    """Return two classes: numbers up to ``data.label_above``, and those above it."""
     bound, names = settings.label_above, settings.classes
     assert bound is not None
     if settings.targets != "classes" or len(names) not in {0, 2}:
@@ -174,7 +175,7 @@ def _above(
 
 
 def _no_flags(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
-    """A line if some value is neither 0 nor 1, else nothing."""
+    """Report values that are neither 0 nor 1."""
     rows = [int(row) for row in np.flatnonzero(~np.isin(values, (0, 1)))]
     if not rows:
         return ""
@@ -184,7 +185,7 @@ def _no_flags(heading: str, cells: Sequence[str], values: NDArray[np.float64], w
 
 
 def _no_times(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
-    """A line if some value is no finite number above 0, else nothing."""
+    """Report values that are not finite numbers above 0."""
     with np.errstate(over="ignore"):
         held = values.astype(np.float32)
     rows = [int(row) for row in np.flatnonzero(~((held > 0) & np.isfinite(held)))]
@@ -196,7 +197,7 @@ def _no_times(heading: str, cells: Sequence[str], values: NDArray[np.float64], w
 
 
 def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
-    """Message about values that are not finite; None if all are."""
+    """Report values that are not finite; empty if all are."""
     strays = Strays(heading)
     for row in np.flatnonzero(np.isnan(values)):
         strays.add(cells[int(row)], lambda cell: where(cells.index(cell)))
@@ -227,7 +228,7 @@ def _advice(cell: str, classes: tuple[str, ...]) -> str:
 
 
 def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The distinct names in order, in their normal form, and the number of each row's (N,)."""
+    """Return the distinct names in order, in canonical form, and each row's index (N,)."""
     names = list(map(plain, names))
     distinct = in_order(names)
     index = {name: i for i, name in enumerate(distinct)}
@@ -235,13 +236,13 @@ def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
 
 
 def grouped(names: Sequence[str]) -> NDArray[np.int64]:
-    """(N,) the number of each row's group; a row without a name is a group of its own."""
+    """Return each row's group (N,); a row without a name is its own group."""
     index: dict[str | int, int] = {}
     return np.array([index.setdefault(plain(name) or row, len(index)) for row, name in enumerate(names)], np.int64)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """The distinct names, as numbers if all are whole numbers, else by the alphabet."""
+    """Return the distinct names, in numeric order if all are integers, else alphabetically."""
     distinct = set(names)
     digits = [name.removeprefix("-") for name in distinct]
     numeric = all(d.isascii() and d.isdecimal() and len(d) <= MOST_DIGITS for d in digits)

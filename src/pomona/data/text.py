@@ -1,4 +1,4 @@
-"""Texts from CSV as rows of token numbers; AG's News."""
+"""Texts from CSV as rows of token ids; AG's News."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,19 +19,19 @@ from pomona.data.settings import DataSettings
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
-PADDING, UNKNOWN, FIRST = 0, 1, 2  # FIRST: number of the first word
-BLOCK = 1 << 14  # texts at a time
+PADDING, UNKNOWN, FIRST = 0, 1, 2  # FIRST: id of the first word
+BLOCK = 1 << 14  # texts processed at a time
 AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 _WORD = re.compile(r"\w+")
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text in lower case: runs of letters, digits and underscores."""
+    """Split a text into lower-case words: runs of letters, digits and underscores."""
     return _WORD.findall(text.lower())
 
 
 def encode(texts: Sequence[str], index: Mapping[str, int], length: int, memory_share: float) -> NDArray[Any]:
-    """Token numbers (N, length) int32: the first tokens of each text, 1 for unknown words, 0 for padding."""
+    """Encode the first tokens of each text as ids (N, length) int32: 1 for unknown words, 0 for padding."""
     x = allocate((len(texts), length), np.int32, memory_share)
     x[...] = PADDING
     for row, text in enumerate(texts):
@@ -41,14 +41,14 @@ def encode(texts: Sequence[str], index: Mapping[str, int], length: int, memory_s
 
 
 def read(settings: DataSettings) -> Dataset:
-    """Own texts: a CSV file, or a folder with train.csv and perhaps test.csv."""
+    """Read own texts: a CSV file, or a folder with train.csv and optionally test.csv."""
     return read_parts(csv_records.parts(own_path(settings)), 1, settings)[0]
 
 
 def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
-    """CSV files one after the other, the first ``training`` of them for training; and their row counts.
+    """Read CSV files, the first ``training`` of them for training; returns the data and their row counts.
 
-    The words are those of all rows; ``Dataset.learn`` leaves those of training rows.
+    The vocabulary has the words of all rows; ``Dataset.learn`` restricts it to training rows.
     """
     survey, wanted, texts = _texts(paths, settings)
     (y, classes), wrong = survey.targets(settings)
@@ -67,7 +67,7 @@ def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csv_survey.Cs
 
 
 def joined(record: csv_records.CsvRecord, wanted: Sequence[int]) -> str:
-    """The text of a record: its cells in these columns, in this order."""
+    """Join a record's cells in these columns, in this order."""
     return " ".join(record.cells[i] for i in wanted)
 
 
@@ -87,13 +87,13 @@ def _dataset(
 
 
 def spoken(dataset: Dataset, rows: NDArray[np.int64], size: int, memory_share: float) -> Dataset:
-    """The same texts with the vocabulary of these rows: what texts learn from their training rows.
+    """Re-encode texts with the vocabulary of these rows, i.e. the training rows.
 
     Args:
-        dataset: texts of known words.
-        rows: (n,) numbers of the rows whose words are kept; any other word becomes the unknown token.
-        size: most tokens, padding and unknown token included. The most frequent words are kept and numbered by their
-            frequency, equal ones by the alphabet.
+        dataset: texts with known words.
+        rows: (n,) indices of the rows whose words are kept; other words become the unknown token.
+        size: maximum number of tokens, including padding and unknown. The most frequent words are kept and numbered by
+            frequency, ties alphabetically.
         memory_share: see ``allocate``.
     """
     counts = np.zeros(dataset.vocabulary, np.int64)
@@ -112,10 +112,10 @@ def spoken(dataset: Dataset, rows: NDArray[np.int64], size: int, memory_share: f
 
 
 def ag_news(settings: DataSettings) -> Dataset:
-    """AG's News (Zhang, Zhao, LeCun 2015): class 1 to 4, title, description.
+    """Read AG's News (Zhang, Zhao, LeCun 2015): class 1 to 4, title, description.
 
-    Without the training file the 7,600 test rows are split (``first_share``), and the name says so: results on that
-    must not be reported as AG News accuracy.
+    Without the training file the 7,600 test rows are split (``first_share``) and the name says so; such results must
+    not be reported as AG News accuracy.
     """
     found = locate(settings)
     form: dict[str, Any] = {"header": False, "label_column": 0, "client_column": None, "text_columns": (1, 2)}
@@ -131,7 +131,7 @@ def ag_news(settings: DataSettings) -> Dataset:
 
 
 def first_share(y: NDArray[Any], share: float) -> tuple[NDArray[np.int64], int]:
-    """An order with the first ``share`` of each class in front, else as it was; and the number of those in front."""
+    """Return an order with the first ``share`` of each class in front, and the number of rows in front."""
     front = np.zeros(len(y), bool)
     for label in np.unique(y):
         rows = np.flatnonzero(y == label)

@@ -1,4 +1,4 @@
-"""TIFF images that Pillow does not read: colour of 16 bits, real numbers, any number of channels; by tifffile."""
+"""TIFF images that Pillow cannot read: 16-bit colour, floating point, any number of channels; read by tifffile."""
 
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,11 @@ SUFFIXES = {".tif", ".tiff"}
 
 
 def opened(path: Path) -> ImageFile:
-    """The image (H, W, C) of a file with one page, by its header.
+    """Open a single-page file as an image (H, W, C) from its header.
 
     Raises:
-        DataError: no TIFF, several pages, or numbers that are not those of images.
-        ConfigError: tifffile is not there.
+        DataError: not a TIFF, several pages, or a dtype that images do not have.
+        ConfigError: tifffile is not installed.
     """
     tifffile = package("tifffile", path)
     with decoding(path), tifffile.TiffFile(file(path)) as tiff:

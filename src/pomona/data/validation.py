@@ -1,4 +1,4 @@
-"""Validation of everything that readers return; messages name file, row and remedy."""
+"""Validation of everything that readers return; messages name the file, row and remedy."""
 
 from collections.abc import Iterator
 from math import prod
@@ -12,21 +12,21 @@ from pomona.data.dataset import FORMS, Dataset, Kind, Owners
 
 MOST_CLASSES = 100_000
 BLOCK = 1 << 16  # rows
-BLOCK_VALUES = 1 << 24  # fewer rows where they are images or volumes
+BLOCK_VALUES = 1 << 24  # fewer for images or volumes
 
 
 def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Pairs (first row, view of the next rows), so that nothing as large as the array is made."""
+    """Yield (first row, view of the next rows), to avoid temporaries as large as the array."""
     rows = rows or min(BLOCK, max(1, BLOCK_VALUES // max(1, prod(array.shape[1:]))))
     for start in range(0, len(array), rows):
         yield start, array[start : start + rows]
 
 
 def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int64]:
-    """Class numbers (N,) int64 from integers (N,) or (N, 1); any below 100,000 if ``n_classes`` is None.
+    """Validate class numbers (N,) or (N, 1) as (N,) int64; any below 100,000 if ``n_classes`` is None.
 
     Raises:
-        DataError: not integers, not one a row, or out of range (with the count and the first row).
+        DataError: not integers, not one per row, or out of range (with the count and the first row).
     """
     if y.dtype.kind not in "biu":
         raise DataError(
@@ -51,7 +51,7 @@ MOST_MASK_CLASSES = 256
 
 
 def masks(y: NDArray[Any], n_classes: int | None, where: str) -> None:
-    """Raise DataError unless ``y`` has class numbers (N, *S) of pixels; any of 8 bits if ``n_classes`` is None."""
+    """Raise DataError unless ``y`` has class numbers (N, *S) of pixels; any 8-bit value if ``n_classes`` is None."""
     if y.dtype.kind not in "biu" or y.ndim not in {3, 4}:
         raise DataError(
             f"{where}: masks are {y.dtype} {y.shape}; store whole numbers (N, H, W), or (N, D, H, W) of volumes"
@@ -68,7 +68,7 @@ def masks(y: NDArray[Any], n_classes: int | None, where: str) -> None:
 
 
 def _between(y: NDArray[Any]) -> str:
-    """First label that is not an integer, for a message; empty if there is none or labels are not numbers."""
+    """Describe the first label that is not an integer; empty if there is none or labels are not numbers."""
     if y.dtype.kind != "f":
         return ""
     rows = np.flatnonzero((y != np.floor(y)).reshape(len(y), -1).any(axis=1))
@@ -76,14 +76,14 @@ def _between(y: NDArray[Any]) -> str:
 
 
 def finite(x: NDArray[Any], where: str) -> None:
-    """Raise DataError with the count and the first row if a number is NaN or infinite (or beyond float32)."""
+    """Raise DataError with the count and the first row if values are NaN or infinite (or beyond float32)."""
     with np.errstate(over="ignore"):
         wrong = lambda block: ~np.isfinite(block.astype(np.float32, copy=False))  # noqa: E731
         _none_bad(x, wrong, where, "hold NaN, infinite or too large numbers")
 
 
 def _none_bad(x: NDArray[Any], wrong: Any, where: str, what: str) -> None:
-    """Raise DataError if ``wrong`` marks anything in (N, ...) ``x``."""
+    """Raise DataError if ``wrong`` is true anywhere in (N, ...) ``x``."""
     count, first = 0, -1
     for start, block in blocks(x):
         rows = np.flatnonzero(wrong(block).reshape(len(block), -1).any(axis=1))
@@ -95,12 +95,12 @@ def _none_bad(x: NDArray[Any], wrong: Any, where: str, what: str) -> None:
 
 
 def flags(y: NDArray[Any], where: str) -> None:
-    """Raise DataError with the count and the first row if a multi-label target is neither 0 nor 1."""
+    """Raise DataError with the count and the first row if multi-label targets are neither 0 nor 1."""
     _none_bad(y, lambda block: (block != 0) & (block != 1), where, "hold flags other than 0 and 1")
 
 
 def times(y: NDArray[Any], where: str) -> None:
-    """Raise DataError unless targets (N, 2) are times above 0 and events that are 0 or 1."""
+    """Raise DataError unless targets (N, 2) are times above 0 and event flags 0 or 1."""
     if y.ndim != 2 or y.shape[1] != 2:
         raise DataError(f"{where}: targets are {y.shape}; survival needs (N, 2), the time and the event (0 or 1)")
     _none_bad(y[:, :1], lambda block: ~(block > 0), where, "hold times that are not above 0")
@@ -108,10 +108,10 @@ def times(y: NDArray[Any], where: str) -> None:
 
 
 def checked(dataset: Dataset) -> Dataset:
-    """The same data set, once it keeps every promise that ``Dataset`` makes.
+    """Return the data set after checking everything that ``Dataset`` promises.
 
     Raises:
-        DataError: counts, shapes, dtypes, labels, numbers, normalisation or owners are not as promised.
+        DataError: invalid counts, shapes, dtypes, labels, numbers, normalisation or owners.
     """
     name, n = dataset.name, len(dataset.y)
     if len(dataset.x) != n:
@@ -135,7 +135,7 @@ def checked(dataset: Dataset) -> Dataset:
 
 
 def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:
-    """Raise DataError unless ``x`` is as ``Dataset`` says for its kind: dtype, axes, finite numbers, known tokens."""
+    """Raise DataError unless ``x`` has the form that ``Dataset`` defines for its kind: dtype, axes, values, tokens."""
     form = FORMS[kind]
     if x.dtype not in form.dtypes or x.ndim - 1 not in form.ranks or 0 in x.shape[1:]:
         dtypes = " or ".join(filter(None, (", ".join(form.dtypes[:-1]), form.dtypes[-1])))
@@ -167,7 +167,7 @@ def _targets(dataset: Dataset) -> None:
 
 
 def _masks(dataset: Dataset) -> None:
-    """Raise DataError unless images have masks of their size, and two classes or more have names of their own."""
+    """Raise DataError unless images have masks of their size, and two or more classes with distinct names."""
     name, y, classes = dataset.name, dataset.y, dataset.classes
     if dataset.kind != "image":
         raise DataError(f"{name}: masks are for images, this is a {dataset.kind}; set data.targets to another")
@@ -183,13 +183,13 @@ def _masks(dataset: Dataset) -> None:
 
 
 def _names(dataset: Dataset) -> None:
-    """Raise DataError if names of columns, targets or words are not one for each."""
+    """Raise DataError unless there is one name for each column, target and word."""
     features = dataset.x.shape[1] if dataset.kind == "table" else len(dataset.columns)
     targets = 0 if dataset.classes else dataset.y.shape[1]
     for what, names, count in (
         ("columns", dataset.columns, features),
         ("targets", dataset.labels, targets),
-        ("words", dataset.words, min(len(dataset.words), dataset.vocabulary - 2)),  # some tokens may have no word
+        ("words", dataset.words, min(len(dataset.words), dataset.vocabulary - 2)),  # some tokens may not have a word
     ):
         if names and (len(names) != count or len(set(names)) < count):
             shown = ", ".join(map(repr, names[:6]))

@@ -1,4 +1,4 @@
-"""Benches: grids of scenarios, methods and seeds, each method tuned with the same budget, run anywhere, resumable.
+"""Benches: grids of scenarios, methods and seeds, each method tuned with the same budget; parallel and resumable.
 
 import pomona.experiments
 bench = pomona.experiments.run(Path("suites/digits.toml"), Path("bench/digits"))

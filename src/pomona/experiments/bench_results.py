@@ -1,7 +1,7 @@
-"""A bench's results as plain data: ``results.json``, made from the cells' folders alone, without clocks.
+"""A bench's results as plain data: ``results.json``, derived only from the cells' folders, without timing.
 
-results.json   what was searched, chosen and measured; the same bytes however often the bench was cut short
-table.md, .csv views of it                 timing.json    seconds, which are not the same twice
+results.json   searched, chosen and measured values; the same bytes however often the bench was interrupted
+table.md, .csv views of it                 timing.json    seconds, which differ between runs
 """
 
 import json
@@ -38,9 +38,9 @@ class Bench:
     """A bench's results.
 
     Attributes:
-        folder: where it lies.
+        folder: its folder.
         results: ``results.json``.
-        timing: ``timing.json``: seconds passed after each round, by a cell's folder.
+        timing: ``timing.json``: elapsed seconds after each round, by a cell's folder.
     """
 
     folder: Path
@@ -49,23 +49,23 @@ class Bench:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One flat record a scenario and method, as in ``table.csv``."""
+        """One flat record per scenario and method, as in ``table.csv``."""
         return bench_table.rows(self.results)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of runs in each state, including those of the search."""
+        """The number of runs in each state, including those of the search."""
         cells = {c["folder"]: c["state"] for r in self.results["results"] for c in (*r["search"], *r["cells"])}
         return {state: list(cells.values()).count(state) for state in sorted(set(cells.values()))}
 
     @property
     def failures(self) -> dict[str, str]:
-        """Why cells have no result, by their folders."""
+        """Return why cells have no result, by their folders."""
         cells = [c for r in self.results["results"] for c in (*r["search"], *r["cells"])]
         return {c["folder"]: c["reason"] for c in cells if c["state"] in ("failed", "data missing")}
 
     def part(self, scenarios: Collection[str] = (), methods: Collection[str] = ()) -> "Bench":
-        """The results of some scenarios and methods alone; one that is empty leaves nothing out."""
+        """Return the results of some scenarios and methods; an empty selection includes all."""
         own = [
             r
             for r in self.results["results"]
@@ -77,7 +77,7 @@ class Bench:
 
 
 def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping[Path, JobState], out: Path) -> Bench:
-    """The results of a bench, finished or not."""
+    """Collect the results of a bench, finished or not."""
     part = suite.sized(size)
     own = {v.folder: verdicts[v.folder] for g in groups for v in g.wanted(verdicts)}
     made_with = {json.dumps(v.figures["versions"]) for v in own.values() if v.figures}
@@ -109,7 +109,7 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
 
 
 def _presentation(method: str) -> dict[str, str]:
-    """Default label of a row: the method's title, if the row has a method's name."""
+    """Return the default label of a row: the method's title, if the row has a method's name."""
     return {"title": resolve(method)().method().card.presentation.title if is_known(method) else method}
 
 
@@ -142,14 +142,14 @@ def _cell(cell: Cell, verdict: JobState) -> dict[str, Any]:
 
 
 def _tried(trial: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
-    """Result of one point of the search."""
+    """Return the result of one point of the search."""
     own = trial["figures"]
     record = {k: v for k, v in trial.items() if k != "figures"}
     return {"point": dict(cell.point), **record, "validation": own["validation"] if own else None}
 
 
 def _settings(cell: Cell) -> Tree:
-    """Settings shared by the cells of all seeds, as in a TOML file."""
+    """Return the settings shared by the cells of all seeds, as in a TOML file."""
     tree: Tree = {}
     for key, value in flat(cell.config.tree()).items():
         if key not in (*LOCAL, "seed"):
@@ -158,7 +158,7 @@ def _settings(cell: Cell) -> Tree:
 
 
 def _over_seeds(cells: Sequence[Mapping[str, Any]], moment: str) -> dict[str, Any]:
-    """Mean and standard deviation (ddof = 1) over the seeds that are finished, of figures of the headline model."""
+    """Return mean and standard deviation (ddof = 1) over the finished seeds for metrics of the headline model."""
     own = [c["figures"] for c in cells if c["figures"]]
     found = [f["models"].get(f["headline"], {}).get(moment) for f in own]
     summaries = [m["summary"] for m in found if m]
@@ -174,7 +174,7 @@ def _spread(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def save(bench: Bench) -> None:
-    """Write the four files; each is whole or the older one."""
+    """Write the four files, each atomically."""
     texts = {
         RESULTS: json.dumps(bench.results, indent=1, ensure_ascii=False) + "\n",
         TIMING: json.dumps(bench.timing, indent=1) + "\n",
@@ -190,7 +190,7 @@ def _always(name: str) -> Callable[[str], str]:
 
 
 def load(folder: Path | str) -> Bench:
-    """Read a bench's results. Raises StorageError if the folder holds none that can be read."""
+    """Read a bench's results. Raises StorageError if the folder has no readable ones."""
     folder = Path(folder)
 
     def unreadable(why: str) -> StorageError:

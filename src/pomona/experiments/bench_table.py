@@ -1,4 +1,4 @@
-"""The table of a bench, for people (Markdown) and for programs (CSV). Pure functions of ``results.json``."""
+"""The table of a bench as Markdown and CSV: pure functions of ``results.json``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ Results = Mapping[str, Any]
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """One flat record a scenario and method: figures of the headline model, over clients, then over seeds.
+    """Return one flat record per scenario and method: metrics of the headline model, over clients, then over seeds.
 
-    All are of the test split but the one that is named ``validation``.
+    All are on the test split except the one named ``validation``.
     """
     return [_row(r) for r in results["results"]]
 
@@ -51,7 +51,7 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validation(figures: Mapping[str, Any]) -> float | None:
-    """The headline model's mean over clients on validation in the round that is best there; None without one."""
+    """Return the headline model's mean over clients in its best validation round; None without one."""
     chosen, curve = figures["validation"], figures["curve"]
     known = dict(zip(curve["round"], curve["validation_value"], strict=True))
     found: float | None = known.get(chosen["round"]) if chosen else None
@@ -59,12 +59,12 @@ def _validation(figures: Mapping[str, Any]) -> float | None:
 
 
 def csv(results: Results) -> str:
-    """``table.csv``: ``rows`` with a header; an empty field is unknown."""
+    """Return ``table.csv``: ``rows`` with a header; empty fields are unknown."""
     return csv_text(rows(results))
 
 
 def markdown(results: Results) -> str:
-    """``table.md``: the metric of each run, what was chosen, what has no result and why, what it was made with."""
+    """Return ``table.md``: the metric of each run, chosen settings, missing results with reasons, and versions."""
     parts = [f"# {results['title']}", _about(results)]
     for moment, words in (("best_validation", "the round best on validation"), ("last", "the last round")):
         parts += [f"{heading(results)}, in {words}:", markdown_grid(grid(results, values(results, moment)))]
@@ -84,7 +84,7 @@ def markdown(results: Results) -> str:
 
 
 def still_to_run(results: Results) -> str:
-    """The methods and scenarios that wait for runs, in a sentence; empty where none does."""
+    """Name the methods and scenarios that wait for runs, in a sentence; empty if none."""
     found: dict[str, list[str]] = {}
     for scenario in results["scenarios"]:
         states = {r["method"]: r["state"] for r in results["results"] if r["scenario"] == scenario}
@@ -96,7 +96,7 @@ def still_to_run(results: Results) -> str:
 
 
 def at_the_edge(results: Results) -> str:
-    """Which chosen numbers are the first or the last of a grid of three or more, in a sentence; empty where none is.
+    """Name the chosen numbers that are the first or the last of a grid of three or more, in a sentence; empty if none.
 
     A better value may lie beyond such a grid.
     """
@@ -116,7 +116,7 @@ def _number(value: Any) -> bool:
 
 
 def reasons(results: Results) -> dict[str, list[str]]:
-    """Why cells have no result, each reason with the folders of all cells that it holds for."""
+    """Return why cells have no result: each reason with the folders of all its cells."""
     cells = {c["folder"]: c for r in results["results"] for c in (*r["search"], *r["cells"]) if c["reason"]}
     found: dict[str, list[str]] = {}
     for folder, cell in cells.items():
@@ -145,21 +145,21 @@ def _about(results: Results) -> str:
 
 
 def metric(result: Mapping[str, Any]) -> Metric:
-    """Metric of the runs of a result."""
+    """Return the metric of a result's runs."""
     own = (c["figures"].get("metric", ACCURACY.name) for c in result["cells"] if c["figures"])
     return metric_named(next(own, ACCURACY.name))
 
 
 def heading(results: Results) -> str:
-    """Heading for the values of a grid; cells name their metric if there are several."""
+    """Return the heading for the values of a grid; cells name their metric if there are several."""
     known = list(dict.fromkeys(metric(r) for r in _done(results)))
     return f"Test {known[0].heading}" if len(known) == 1 else "On test data, each scenario in its own metric"
 
 
 def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
-    """A result's metric as mean ± standard deviation (number of seeds), or the reason for its absence.
+    """Format a result's metric as mean ± standard deviation (number of seeds), or the reason for its absence.
 
-    ``named``: with the metric's name.
+    ``named``: whether to add the metric's name.
     """
     own, judged = _value(result["over_seeds"][moment]), metric(result)
     if not own["n"]:
@@ -170,13 +170,13 @@ def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
 
 
 def values(results: Results, moment: str) -> dict[tuple[str, str], str]:
-    """(method, scenario) -> the text of ``value``, named where not all are of one metric."""
+    """Return (method, scenario) -> the text of ``value``, with the metric's name if there are several metrics."""
     named = len({metric(r) for r in _done(results)}) > 1
     return {(r["method"], r["scenario"]): value(r, moment, named) for r in results["results"]}
 
 
 def _value(spread: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metric over seeds; in results of before, accuracy was the only one."""
+    """Return the metric over seeds; older results have only accuracy."""
     own: Mapping[str, Any] = spread.get("value") or spread["accuracy"]
     return own
 
@@ -186,7 +186,7 @@ def _done(results: Results) -> list[Mapping[str, Any]]:
 
 
 def point(chosen: Mapping[str, Any]) -> str:
-    """Searched settings in one line."""
+    """Format searched settings in one line."""
     return " ".join(f"{key}={setting}" for key, setting in chosen.items())
 
 
@@ -198,7 +198,7 @@ def _choice(result: Mapping[str, Any]) -> str:
 
 
 def grid(results: Results, cells: Mapping[tuple[str, str], str], title: str = "") -> Table:
-    """A table of (method, scenario) -> text, methods down and scenarios across."""
+    """Return a table of (method, scenario) -> text, methods down and scenarios across."""
     scenarios = list(results["scenarios"])
     rows = [[m, *(cells.get((m, s), "") for s in scenarios)] for m in results["methods"]]
     return Table("results", title, [], ["method", *scenarios], rows, range(1 + len(scenarios)))

@@ -1,4 +1,4 @@
-"""Numbers that a bench takes from a run: per client, for every named model, in the chosen rounds."""
+"""Values that a bench takes from a run: per client, for every named model, in the chosen rounds."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,14 +14,14 @@ Figures = dict[str, Any]
 
 
 def figures(result: Result) -> Figures:
-    """The record of a finished run inside a bench; nothing in it depends on a clock.
+    """Return a finished run's record in a bench; it contains no timing.
 
-    ``models`` has for each named model ("personal, trained") its test values in the ``last`` round and in the round
-    of the best client mean on validation (``best_validation``, None without validation samples): the round, each
-    client's ``value`` of the run's ``metric``, accuracy, loss and samples (None for a client that was not evaluated),
-    and the values' summary over clients. ``validation`` is the headline model's score there: the metric, with its sign
-    turned where less is better; or the loss, turned likewise, where no validation samples define the metric.
-    ``curve`` holds the headline model's means over clients by round; ``test_accuracy_pooled`` is over samples.
+    ``models`` has for each named model ("personal, trained") its test values in the ``last`` round and in the best
+    validation round (``best_validation``, None without validation samples): the round, each client's ``value`` of the
+    run's ``metric``, accuracy, loss and samples (None for a client that was not evaluated), and the values' summary
+    over clients. ``validation`` is the headline model's score there: the metric, negated if less is better; or the
+    negated loss, if no validation samples define the metric. ``curve`` has the headline model's means over clients by
+    round; ``test_accuracy_pooled`` is over samples.
     """
     headline, n = tuple(result.about["headline"]), len(result.about["clients"])
     named = {(e.model, e.when) for e in result.evaluations} - {()}
@@ -47,7 +47,7 @@ def figures(result: Result) -> Figures:
 
 
 def seconds(result: Result) -> list[float]:
-    """Wall time from the first round's start to each round's end, training and evaluation, breaks not counted."""
+    """Return the wall time from the first round's start to each round's end, with evaluation, without interruptions."""
     total, passed = 0.0, []
     for row in result.rounds:
         total += row.seconds
@@ -56,16 +56,16 @@ def seconds(result: Result) -> list[float]:
 
 
 class ValidationScore(NamedTuple):
-    """A client mean on validation, more is better, and its round."""
+    """A client mean on validation, where more is better, and its round."""
 
     value: float
     round: int
 
 
 def best_on_validation(result: Result, model: str, when: str) -> ValidationScore | None:
-    """The best client mean on validation and its round, of equally good rounds the first.
+    """Return the best client mean on validation and its round, the first in case of ties.
 
-    Of the model without training only where there is no other.
+    The untrained model is used only if there is no other.
     """
     curve = [Point(e.round, e.mean, mean_of_known(e.loss)) for e in result.curve(model, when, "validation")]
     found = best(curve, result.metric) or best(curve, result.metric, least=0)
@@ -107,5 +107,5 @@ def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
 
 
 def _pooled(evaluation: Evaluation) -> float | None:
-    """Accuracy over all samples, each counting once, whatever the metric."""
+    """Return the accuracy over all samples, whatever the metric."""
     return replace(evaluation, value=evaluation.accuracy, metric=ACCURACY.name).pooled

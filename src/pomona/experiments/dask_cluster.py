@@ -14,14 +14,14 @@ PATIENCE = 10.0  # seconds
 
 @contextmanager
 def cluster(address: str, out: Path) -> Iterator[Executor]:
-    """The executor of the scheduler at ``tcp://host:port``.
+    """Yield an executor for the scheduler at ``tcp://host:port``.
 
-    Workers need this package, the data sets, and the folder ``out`` at the same path: storage that all share. Give
-    each one computing thread (``dask worker --nthreads 1``).
+    Workers need this package, the data sets, and the folder ``out`` at the same path, on shared storage. Give each one
+    computing thread (``dask worker --nthreads 1``).
 
     Raises:
-        ConfigError: the extra is not installed, or nobody answers at the address.
-        StorageError: a worker does not see ``out``.
+        ConfigError: the extra is not installed, or the address does not respond.
+        StorageError: a worker cannot access ``out``.
     """
     try:
         from distributed import Client

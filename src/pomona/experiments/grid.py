@@ -1,4 +1,4 @@
-"""The cells of a bench: every run that can be asked for, its settings resolved and its folder known beforehand."""
+"""The cells of a bench: every possible run, with resolved settings and its folder."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ class Cell:
 
     Attributes:
         scenario, method: names in the suite.
-        point: the searched settings that it was made with; empty where nothing is searched.
+        point: its searched settings; empty without a search.
         seed: root of its random streams.
         config: its settings.
         folder: of its record, below the bench's.
@@ -40,9 +40,9 @@ class Group:
     """The cells of one method in one scenario.
 
     Attributes:
-        trials: one cell a point, on the search seed; empty where there is nothing to choose.
-        finals: for each point the cells of all seeds, of which those of the chosen point are run. A trial and the
-            final cell of its point and seed are one and the same run.
+        trials: one cell per point, with the search seed; empty if there is nothing to choose.
+        finals: for each point the cells of all seeds, of which only those of the chosen point are run. A trial is the
+            same run as the final cell of its point and seed.
     """
 
     scenario: str
@@ -52,24 +52,24 @@ class Group:
     finals: tuple[tuple[Cell, ...], ...]
 
     def chosen(self, verdicts: Mapping[Path, JobState]) -> int | None:
-        """Number of the chosen point; None before all trials are settled, and where none yields a score."""
+        """Return the index of the chosen point; None until all trials are settled, or if none has a score."""
         if not self.trials:
             return 0
         settled = [verdicts[cell.folder] for cell in self.trials]
         return choose([v.score for v in settled]) if all(v.settled for v in settled) else None
 
     def wanted(self, verdicts: Mapping[Path, JobState]) -> tuple[Cell, ...]:
-        """The cells that can be run now, whether or not they have been: the trials, then the chosen point's."""
+        """Return the cells that are ready to run, finished or not: the trials, then the chosen point's."""
         chosen = self.chosen(verdicts)
         return self.trials if chosen is None else (*self.trials, *self.finals[chosen])
 
     def cells(self) -> tuple[Cell, ...]:
-        """Every cell that may be run."""
+        """Return every cell that may be run."""
         return (*self.trials, *(cell for row in self.finals for cell in row))
 
 
 def plan(suite: Suite, size: Size) -> tuple[Group, ...]:
-    """All groups of a suite, in the order of its file. Raises ConfigError for settings that cannot be run."""
+    """Return all groups of a suite, in the order of its file. Raises ConfigError for settings that cannot be run."""
     return tuple(_group(suite, size, scenario, method) for scenario, method in suite.pairs(size))
 
 
@@ -96,7 +96,7 @@ def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
 
 
 def digest(config: Config) -> str:
-    """SHA-256 in hex of the settings that are not the defaults: a key that is added later changes no old one's."""
+    """Return the SHA-256 in hex of non-default settings, so that adding a key does not change existing digests."""
     own = {**flat(config.model_dump(mode="json", exclude_defaults=True)), "method.name": config.method.name}
     named = {"partition.name": config.partition.name} if config.partition else {}
     own = {k: v for k, v in {**own, **named}.items() if k not in INERT}

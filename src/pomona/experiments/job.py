@@ -1,4 +1,4 @@
-"""State of a cell, read from its folder, the single source of a bench's results."""
+"""State of a cell, read from its folder, the only source of a bench's results."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -33,9 +33,9 @@ State = Literal["waiting", "finished", "failed", "data missing"]
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a cell has no result, with the exit code that the run alone would have ended with.
+    """Reason why a cell has no result, with the exit code of the run by itself.
 
-    ``passing``: it may mend itself, so it is not put on file and the cell is run again at the next start.
+    ``passing``: whether it may be temporary; then it is not stored, and the cell is run again at the next start.
     """
 
     code: int
@@ -44,7 +44,7 @@ class Failure:
 
     @classmethod
     def of(cls, fault: BaseException) -> "Failure":
-        """A fault as it is put on file: one line."""
+        """Create a failure from an exception, in one line."""
         text = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"
         return cls(exit_code(fault), " ".join(text.split()), isinstance(fault, StorageError))
 
@@ -60,35 +60,35 @@ class JobState:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether the cell is finished or has failed."""
         return self.state != "waiting"
 
     @property
     def score(self) -> float | None:
-        """Score by which a point is chosen; None if undefined."""
+        """Score for choosing a point; None if undefined."""
         best = self.figures["validation"] if self.figures else None
         return best["value"] if best else None
 
 
 def work(tree: Tree, folder: str) -> Failure | None:
-    """Run a cell, or go on with it; the job that an executor is given.
+    """Run or resume a cell; the job given to an executor.
 
     Args:
         tree: the resolved settings, plain values.
-        folder: absolute; on storage that the caller sees too.
+        folder: absolute; on storage shared with the caller.
 
     Returns:
-        None once the folder holds a finished run, else what went wrong.
+        None once the folder has a finished run, else the failure.
     """
     try:
         simulate(Scenario.prepare(resolve(tree), _read), Path(folder), resume=True)
-    except Exception as fault:  # whatever a cell dies of, the others go on
+    except Exception as fault:  # any failure of a cell leaves the others running
         return Failure.of(fault)
     return None
 
 
 def _read(settings: DataSettings) -> Dataset:
-    """The data of a cell; a process whose next cell has the same data does not read them again."""
+    """Read the data of a cell, cached for a process whose next cell has the same data."""
     return _read_once(settings.model_dump_json())
 
 
@@ -98,7 +98,7 @@ def _read_once(settings: str) -> Dataset:
 
 
 def look(folder: Path, config: Config) -> JobState:
-    """Read a cell's folder; "waiting" is one without a finished run and without a failure on file."""
+    """Read a cell's folder; "waiting" means neither a finished run nor a stored failure."""
     if (folder / FAILURE).exists():
         try:
             text = content(folder / FAILURE)
@@ -115,9 +115,9 @@ def look(folder: Path, config: Config) -> JobState:
 
 
 def _require_same(folder: Path, stored: Tree, config: Config) -> None:
-    """Refuse a finished run whose settings had other defaults when it was made."""
+    """Refuse a finished run that was made with other defaults."""
     then, now = flat(stored), flat(config.tree())
-    for key in ("lr", "engine"):  # the run has what was found
+    for key in ("lr", "engine"):  # the run has the values found
         if now[key] == "auto":
             then[key] = "auto"
     changed = [k for k in sorted(then.keys() & now.keys()) if then[k] != now[k] and k not in INERT]
@@ -128,7 +128,7 @@ def _require_same(folder: Path, stored: Tree, config: Config) -> None:
 
 
 def missing_data(settings: DataSettings) -> str:
-    """Where a missing data set is searched and can be downloaded; empty if it is present."""
+    """Return where a missing data set is expected and can be downloaded; empty if it is present."""
     entry = CATALOGUE.get(settings.name)
     try:
         if entry and entry.markers:
@@ -141,7 +141,7 @@ def missing_data(settings: DataSettings) -> str:
 
 
 def put_on_file(folder: Path, failure: Failure) -> None:
-    """Keep a failure across starts. Raises StorageError."""
+    """Store a failure for later starts. Raises StorageError."""
     try:
         publish(folder, [json.dumps(asdict(failure), indent=2).encode() + b"\n"], lambda _: FAILURE)
     except OSError as fault:
@@ -149,11 +149,11 @@ def put_on_file(folder: Path, failure: Failure) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Take a failure off file, so that the cell is run again from its last committed round."""
+    """Remove a stored failure, so that the cell resumes from its last committed round."""
     (folder / FAILURE).unlink(missing_ok=True)
 
 
 def tidy(folder: Path, keep_models: bool) -> None:
-    """Remove what a finished cell needs no more: its checkpoints, and the models if they are not to be kept."""
+    """Remove files that a finished cell no longer needs: its checkpoints, and the models unless they are to be kept."""
     for name in (FOLDER, *(() if keep_models else ("models", "private"))):
         rmtree(folder / name, ignore_errors=True)

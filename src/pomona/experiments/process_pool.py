@@ -1,9 +1,9 @@
-"""Executor of a bench on one machine: worker processes with one job at a time each; a death costs its own job only.
+"""Executor of a bench on one machine: worker processes with one job at a time each; a crash loses only its own job.
 
-``ProcessPoolExecutor`` gives up all its jobs when one process dies. Two libraries were tried with
-``test_bench_processes.py``. The workers of ``pebble.ProcessPool`` share locks, so that a worker that is killed while it
-holds one stops the whole pool; and they live on when their parent is killed. Dask's ``LocalCluster`` fails the jobs
-that wait for a dead worker together with the one that ended it (``allowed-failures`` above 0 repeats that one too).
+``ProcessPoolExecutor`` gives up all its jobs when one process dies. Two libraries were tested with
+``test_bench_processes.py``. The workers of ``pebble.ProcessPool`` share locks, so that killing a worker that holds one
+stops the whole pool; and they survive when their parent is killed. Dask's ``LocalCluster`` fails the jobs that wait for
+a dead worker together with the one that ended it (``allowed-failures`` above 0 repeats that one too).
 """
 
 import os
@@ -29,16 +29,16 @@ T = TypeVar("T")
 
 
 class WorkerProcess:
-    """One worker process; it is started by the first job, and again by the first job after its death."""
+    """One worker process, started by the first job, and restarted by the next job after a crash."""
 
     def __init__(self) -> None:
         self._process: ForkServerProcess | None = None  # one that has been started
         self._pipe: Connection[Any, Any] | None = None
         self._closed = False
-        self._lock = Lock()  # of the process and of whether there may be another
+        self._lock = Lock()  # guards the process and whether another may be started
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run one job. Raises what it raises, or WorkerError if the process dies of it or cannot be started."""
+        """Run one job. Raises the job's exception, or WorkerError if the process dies or cannot be started."""
         process, pipe = self._alive()
         try:
             pipe.send((function, args, kwargs))
@@ -80,7 +80,7 @@ class ProcessPool(Executor):
     """Worker processes behind the standard interface of executors.
 
     Args:
-        count: how many; as many as this process may use cores if None.
+        count: number of processes; the number of cores available to this process if None.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -115,14 +115,13 @@ class ProcessPool(Executor):
 
 
 def _start_server() -> None:
-    """Start the process that workers are forked from; Ctrl-C reaches the whole group, but not it and its children.
+    """Start the process from which workers are forked, protected from Ctrl-C, which reaches the whole process group.
 
-    It has imported PyTorch and done nothing else: a fork of it is quick and inherits no state. That import takes
-    seconds, in which a signal would end it and every start of a worker with it; a blocked signal stays blocked in all
-    that come from it.
+    It has only imported PyTorch: a fork of it is fast and inherits no state. That import takes seconds, in which a
+    signal would end it and every start of a worker with it; a blocked signal stays blocked in all child processes.
     """
     CONTEXT.set_forkserver_preload(["pomona.experiments.job"])
-    resource_tracker.ensure_running()  # else the server's start starts it, and it unblocks the signal on its way
+    resource_tracker.ensure_running()  # otherwise the server is started implicitly, and unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         ensure_running()
@@ -134,7 +133,7 @@ def _serve(pipe: "Connection[Any, Any]", folders: Sequence[Path]) -> None:
     """Run a worker: jobs from the pipe, with own code of these folders, until it closes or the parent has ended."""
     for folder in folders:
         importable(folder)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for what a job starts; the parent ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for subprocesses of a job; the parent ends this process
     Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:

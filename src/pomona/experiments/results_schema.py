@@ -1,6 +1,6 @@
-"""Bounded types for a bench's results as read back from ``results.json``.
+"""Types with bounds for a bench's results as read from ``results.json``.
 
-Keys beside these are kept as they are; nothing counts with them. Results of earlier versions lack some figures.
+Other keys are kept unchanged and never used in computations. Results of earlier versions lack some values.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -139,6 +139,6 @@ class SavedResults(Kind):
 
 
 class Timing(Kind):
-    """``timing.json``: seconds passed after each round, by a cell's folder."""
+    """``timing.json``: elapsed seconds after each round, by a cell's folder."""
 
     __pydantic_extra__: dict[str, list[Seconds]]

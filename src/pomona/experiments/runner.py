@@ -1,4 +1,4 @@
-"""Run a bench: ask an executor for every cell that has no result, search first, and write the table."""
+"""Running a bench: submits every cell without a result, search first, and writes the table."""
 
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from pomona.storage.lock import locked
 
 Verdicts = Mapping[Path, JobState]
 Watch = Callable[[Sequence[Group], Verdicts], None]
-LOOK = 0.5  # seconds between looks at what people see, and at whether they want an end
+LOOK = 0.5  # seconds between display updates, and between checks for an interrupt
 LIVES = 2  # how often a cell may lose its process before it counts as failed
 
 
@@ -30,15 +30,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def postponed() -> Iterator[Callable[[], None]]:
-    """Postpone both signals to the calls of the function that this gives, and to the end of the block.
+    """Postpone both signals to calls of the returned function, and to the end of the block.
 
-    The signals' own handlers are run then, so that what they raise is raised there. Outside the main thread, where
-    Python runs no handlers, nothing changes.
+    The original handlers run then, so that their exceptions are raised there. Outside the main thread, where Python
+    runs no handlers, nothing changes.
     """
     came: list[int] = []
 
     def heed() -> None:
-        """Run the handler of the first signal that came, if one did."""
+        """Run the handler of the first signal received, if any."""
         if came:
             number = came[0]
             came.clear()
@@ -53,7 +53,7 @@ def postponed() -> Iterator[Callable[[], None]]:
     def note(number: int, frame: FrameType | None) -> None:
         came.append(number)
 
-    # SIG_IGN and SIG_DFL need no postponing: the first does nothing, the second ends the process at once.
+    # SIG_IGN and SIG_DFL need not be postponed: the first does nothing, the second ends the process at once.
     before: dict[signal.Signals, Any] = {s: signal.getsignal(s) for s in SIGNALS}
     mine = [s for s in SIGNALS if callable(before[s]) and before[s] not in (signal.SIG_IGN, signal.SIG_DFL)]
     for s in mine:
@@ -78,34 +78,34 @@ def run(
     retry: bool = False,
     watch: Watch | None = None,
 ) -> Bench:
-    """Run a suite, or go on with it, and tabulate it.
+    """Run or resume a suite, and tabulate it.
 
-    Every cell is a run folder of its own: finished ones are kept, one that was cut short goes on from its last
-    committed round, one that failed is put on file with its reason while the others go on.
+    Every cell is a run folder: finished ones are kept, interrupted ones resume after their last committed round, and a
+    failure is stored with its reason while the others continue.
 
-    A part of a suite is the whole bench of which fewer cells are asked for: in the results the others are what their
-    folders hold, and wait where these hold nothing.
+    Running a part of a suite requests fewer cells of the same bench: in the results, the others have the state of their
+    folders.
 
     Args:
         suite: the file, its tree, or the suite itself.
-        out: folder of the bench; made if absent.
-        executor: where cells run, one job each; processes of this machine if None, which import the caller's main
-            module: guard it by ``if __name__ == "__main__"``. Jobs must see ``out`` and the data at the same paths.
-        size: which of the suite's sizes.
-        scenarios: the columns that are asked for; all if empty.
-        methods: the rows that are asked for; all if empty.
-        jobs: how many processes of this machine; one a core if None. Unused with an executor.
-        retry: run cells again that have failed before, of those that are asked for.
-        watch: called at the start, about twice a second and after each cell, with the groups asked for and verdicts.
+        out: folder of the bench; created if missing.
+        executor: runs the cells, one job each; if None, processes of this machine, which import the caller's main
+            module: guard it by ``if __name__ == "__main__"``. Jobs must have ``out`` and the data at the same paths.
+        size: one of the suite's sizes.
+        scenarios: the columns to run; all if empty.
+        methods: the rows to run; all if empty.
+        jobs: number of processes on this machine; one per core if None. Unused with an executor.
+        retry: whether to run requested cells again that failed before.
+        watch: called at the start, about twice per second and after each cell, with the requested groups and verdicts.
 
     Returns:
-        The results, as ``pomona.experiments.load(out)`` would read them again.
+        The results, as ``pomona.experiments.load(out)`` would read them.
 
     Raises:
-        ConfigError: a key or a value of the suite, or ``jobs``; nothing is run then.
-        LockedError: another bench is at work in ``out``.
+        ConfigError: an invalid key or value of the suite, or of ``jobs``; nothing is run then.
+        LockedError: another bench is running in ``out``.
         StorageError: ``out`` cannot be written.
-        WorkerError: the executor is gone. Start again to go on.
+        WorkerError: the executor is gone. Start again to resume.
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs = {jobs}: give 1 or more")
@@ -141,7 +141,7 @@ def _drive(course: "_Course", executor: Executor | None, jobs: int | None) -> No
 
 @dataclass
 class _Course:
-    """Progress of the groups of a bench that are asked for."""
+    """Progress of the requested groups of a bench."""
 
     groups: Sequence[Group]
     out: Path
@@ -152,7 +152,7 @@ class _Course:
     _lost: dict[Path, int] = field(default_factory=dict)
 
     def read(self, whole: Sequence[Group], retry: bool) -> None:
-        """Read the state of all cells of the whole bench from their folders; ``retry``: less the failures asked for."""
+        """Read the state of all cells of the bench from their folders; ``retry``: ignore requested cells' failures."""
         again = {cell.folder for group in self.groups for cell in group.cells()} if retry else set()
         cells = {cell.folder: cell for group in whole for cell in group.cells()}
         for cell in cells.values():
@@ -162,13 +162,13 @@ class _Course:
             self._look(cell)
 
     def todo(self, group: Group) -> list[Cell]:
-        """The cells of a group that can be asked for now and have not been."""
+        """Return the cells of a group that are ready and have not been submitted."""
         asked = {cell.folder for cell in self._jobs.values()}
         wanted = {c.folder: c for c in group.wanted(self.verdicts) if not self.verdicts[c.folder].settled}
         return [cell for folder, cell in wanted.items() if folder not in asked]
 
     def run(self, executor: Executor, heed: Callable[[], None]) -> None:
-        """Keep the executor busy until every cell is settled; ``heed`` raises if somebody wants an end before."""
+        """Keep the executor busy until every cell is settled; ``heed`` raises on an interrupt."""
         try:
             for group in self.groups:
                 self._ask(executor, group)
@@ -191,7 +191,7 @@ class _Course:
             self._jobs[job] = cell
 
     def _settle(self, cell: Cell, job: Future[Failure | None]) -> None:
-        """Find out what became of a cell; a lost process is made up for once."""
+        """Determine the outcome of a cell; a lost process is replaced once."""
         try:
             failure = job.result()
         except (BrokenExecutor, CancelledError) as fault:
@@ -202,7 +202,7 @@ class _Course:
                 return
             failure = Failure.of(fault)
         if failure and failure.code == LockedError.code:
-            return  # a job of a bench that was cut short still works at it: ask again until it is through
+            return  # a job of an interrupted bench is still running it: ask again until it ends
         if failure:
             self._fail(cell, failure)
         else:

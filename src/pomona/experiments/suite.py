@@ -8,21 +8,21 @@
     [base]                            # settings of every run, as in a run's own TOML file
     rounds = 40
 
-    [size.smoke]                      # what `--size smoke` lays over them
+    [size.smoke]                      # changes for `--size smoke`
     rounds = 2
-    search.lr = [0.1, 0.3]            # its grid in place of the suite's, as it may have seeds and points
-    search_of.apple."method.mu" = [1] # and in place of a method's own
+    search.lr = [0.1, 0.3]            # replaces the suite's grid; seeds and points can be replaced too
+    search_of.apple."method.mu" = [1] # replaces a method's own
 
     [scenario.dirichlet]              # a column: data and partition
     data = "digits"
     partition = { name = "dirichlet", beta = 1.0 }
 
     [method.apple]                    # a row: the method is named by the key, or by `method`
-    search."method.mu" = [0.01, 0.1]  # its own grid, beside the common one
-    at.dirichlet.lr = 0.1             # what holds in one scenario alone
+    search."method.mu" = [0.01, 0.1]  # its own grid, in addition to the common one
+    at.dirichlet.lr = 0.1             # only in one scenario
 
 Later layers win: base, scenario, method, method in the scenario, size, size in the scenario, the point searched, and
-`[settings]`, which hold for every run at every size (``pomona bench SUITE key=value`` writes there).
+`[settings]`, which apply to every run at every size (``pomona bench SUITE key=value`` writes them).
 """
 
 from collections.abc import Collection, Mapping
@@ -42,8 +42,8 @@ Size = Literal["smoke", "cpu", "full"]
 SIZES: tuple[Size, ...] = get_args(Size)
 Point = Mapping[str, Any]  # dotted key of a run -> value
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,=+-]*$", max_length=80)]  # it becomes a folder
-MOST_POINTS = 10**4  # that are tried for a method
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,=+-]*$", max_length=80)]  # used as a folder name
+MOST_POINTS = 10**4  # tried for a method
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=1000)]
 
 
@@ -51,7 +51,7 @@ Space = Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], Be
 
 
 class Part(Settings):
-    """Settings of runs, with a suite part's own keys beside them."""
+    """Settings of runs, with the keys of a suite's part."""
 
     run: Tree = Field(default={}, description="Settings of runs, as written.")
 
@@ -122,7 +122,7 @@ class Suite(Settings):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        """Names that other parts speak of must be there."""
+        """Check that names used in other parts exist."""
         sizes, columns, rows = self.size.values(), self.scenario.values(), self.method.values()
         scenarios = [n for size in sizes for n in (*size.at, *size.scenarios)] + [n for row in rows for n in row.at]
         methods = [n for size in sizes for n in (*size.methods, *size.search_of)]
@@ -135,17 +135,17 @@ class Suite(Settings):
         return self
 
     def sized(self, size: Size) -> SizePart:
-        """Settings changed by a size, with the suite's seeds and points as defaults."""
+        """Return the settings changed by a size, with the suite's seeds and points as defaults."""
         part = self.size.get(size, SizePart())
         return part.model_copy(update={"seeds": part.seeds or self.seeds, "points": part.points or self.points})
 
     def pairs(
         self, size: Size, scenarios: Collection[str] = (), methods: Collection[str] = ()
     ) -> list[tuple[str, str]]:
-        """The (scenario, method) pairs of a size in the order of the file, or those of some of its columns and rows.
+        """Return the (scenario, method) pairs of a size in the order of the file, or those of some columns and rows.
 
-        Of ``scenarios`` and ``methods``, one that is empty leaves nothing out. Raises ConfigError for a name that the
-        size does not have, and where no pair is left.
+        An empty selection includes all. Raises ConfigError for a name that the size does not have, or if no pair is
+        left.
         """
         part = self.sized(size)
         found = [
@@ -169,9 +169,9 @@ class Suite(Settings):
         return left
 
     def space(self, size: Size, method: str) -> dict[str, tuple[Any, ...]]:
-        """The grid that a method is tuned over: the common one, and its own over that; a size's in place of either.
+        """Return the grid for tuning a method: the common one updated by its own; a size's replaces either.
 
-        Empty where a size tries one point only: nothing is searched then.
+        Empty if a size tries only one point, so that nothing is searched.
         """
         part = self.sized(size)
         if part.points == 1:
@@ -181,7 +181,7 @@ class Suite(Settings):
         return {key: values for key, values in grid.items() if key not in flat(self.settings)}
 
     def config(self, size: Size, scenario: str, method: str, point: Point, seed: int) -> Config:
-        """The settings of one run. Raises ConfigError naming the cell and every bad key or value."""
+        """Return the settings of one run. Raises ConfigError with the cell and every bad key or value."""
         row, column, over = self.method[method], self.scenario[scenario], self.size.get(size, SizePart())
         named: Tree = {"method": {"name": method}} if is_known(method) else {}
         layers: list[Mapping[str, Any]] = [self.base.run, column.run, named, row.run, row.at.get(scenario, {})]
@@ -190,7 +190,7 @@ class Suite(Settings):
             if not named and "method" not in row.run:
                 raise ConfigError(f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ...")
             config = resolve(*layers, {"seed": seed, "workers": 1})
-            # A worker elsewhere has an environment of its own.
+            # A worker elsewhere has a different environment.
             folder = data_dir(config.data)
             data = config.data.model_copy(update={"dir": folder.absolute() if folder else None})
             return config.model_copy(update={"data": data})
@@ -199,14 +199,14 @@ class Suite(Settings):
 
 
 def branch(key: str, value: Any) -> Tree:
-    """The tree of one dotted key."""
+    """Return the tree of one dotted key."""
     for part in reversed(key.split(".")):
         value = {part: value}
     return dict(value)
 
 
 def read_suite(source: Path | Mapping[str, Any] | Suite) -> Suite:
-    """A suite from its file or its tree. Raises ConfigError naming the file and every bad key or value."""
+    """Read a suite from its file or its tree. Raises ConfigError with the file and every bad key or value."""
     if isinstance(source, Suite):
         return source
     where = f"{source}: " if isinstance(source, Path) else ""

@@ -1,4 +1,4 @@
-"""The same tuning budget for every method: points drawn from its grid, one chosen by validation, never by test data."""
+"""Tuning with the same budget for every method: points drawn from its grid, one chosen on validation data only."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -8,7 +8,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.experiments.suite import Point
 
-MOST_POINTS = 2**62  # of a grid, so that a point's number is one of the generator's
+MOST_POINTS = 2**62  # points of a grid, so that an index fits the generator
 RULE = (
     "the point with the best mean over clients of the metric on validation data, in its best round, of the method's "
     "headline model; where those data do not define the metric, with the lowest loss on them; of equally good "
@@ -23,7 +23,7 @@ def points(space: Mapping[str, Sequence[Any]], most: int, seed: int, name: str) 
         space: dotted keys and the values of each; the last key varies fastest.
         most: the budget, at least 1.
         seed: of the draw, without replacement.
-        name: the method's; each method has a draw of its own.
+        name: the method's, which has its own draw.
 
     Returns:
         The points; one empty point for an empty space.
@@ -40,7 +40,7 @@ def points(space: Mapping[str, Sequence[Any]], most: int, seed: int, name: str) 
 
 
 def _point(space: Mapping[str, Sequence[Any]], number: int) -> Point:
-    """The point of a number in the grid's order: the grid itself is never made."""
+    """Return the point with an index in the grid's order, without building the grid."""
     values = {}
     for key, known in reversed(list(space.items())):
         number, place = divmod(number, len(known))
@@ -49,6 +49,6 @@ def _point(space: Mapping[str, Sequence[Any]], number: int) -> Point:
 
 
 def choose(scores: Sequence[float | None]) -> int | None:
-    """The first of the highest scores; None where no point has one."""
+    """Return the first of the highest scores; None if no point has one."""
     known = [s for s in scores if s is not None]
     return scores.index(max(known)) if known else None

@@ -1,1 +1,1 @@
-"""The round loop, written once: plan, exchange, aggregate, commit; and what runs on a client's side of it."""
+"""The round loop (plan, exchange, aggregate, commit), and the client's side of a round."""

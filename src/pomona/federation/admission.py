@@ -1,11 +1,11 @@
 """Admission: every uplink is checked before use; a refused client counts as absent.
 
-What is checked: run and round; that the client was asked, is not in quarantine and has not answered yet; its number of
-samples, as registered; names, shapes and dtypes, exactly; that numbers are finite and integers name clients; what the
-method's server can use, by its own word; and each float tensor's L2 norm, which may be at most ``factor`` times the
-median of those accepted before. The norm is the tensor's own, not its distance from an earlier one: that grows with a
-client's data, with every round it was away, and shrinks towards the optimum, so that a bound on it refuses honest
-clients. What the gate stops is numbers out of all proportion; it is no defence against a peer who poisons within them.
+Checks: run and round; that the client was asked, is not in quarantine and has not replied yet; its number of samples,
+as registered; names, shapes and dtypes, exactly; that numbers are finite and integers are client ids; the method's own
+check; and each float tensor's L2 norm, which may be at most ``factor`` times the median of those accepted before. The
+norm is the tensor's own, not its distance from an earlier one: that distance grows with a client's data and with every
+missed round, and shrinks towards the optimum, so that a bound on it would refuse honest clients. Admission rejects
+numbers far outside the usual range; it does not protect against a client that poisons within it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from pomona.storage.mapped_tensor import slices
 from pomona.storage.safetensors_stream import digest, shown
 from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, strangers
 
-UNBOUNDED = torch.finfo(torch.float64).max  # as a bound of norms: infinities do not pass it
+UNBOUNDED = torch.finfo(torch.float64).max  # as a bound of norms, it excludes infinities
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class AdmissionLimits:
     """Limits on uplinks.
 
     Attributes:
-        factor: a norm may be this many times the median of those accepted before.
-        enough: norms that make a median. Until as many were accepted, the round's own uplinks count as well, and while
-            they are still too few, norms are only checked to be finite.
-        window: accepted norms remembered for each tensor.
-        strikes: uplinks refused in a row that put a client in quarantine.
+        factor: maximum ratio of a norm to the median of those accepted before.
+        enough: number of norms needed for a median. Until as many were accepted, the round's own uplinks count as well,
+            and while they are still too few, norms are only checked to be finite.
+        window: accepted norms stored for each tensor.
+        strikes: consecutive refused uplinks after which a client is quarantined.
     """
 
     factor: float = 100.0
@@ -51,10 +51,10 @@ class Expected:
     """Uplinks expected in a round.
 
     Attributes:
-        sizes: the clients asked, with the number of training samples each registered.
-        spec: example tensors by name, on any device, "meta" for one; names, shapes and dtypes count.
-        members: clients in the federation; integers in an uplink name one of them.
-        flaw: the method's own word on an uplink of this form, as ``Server.flaw``.
+        sizes: the clients asked, with the number of training samples that each registered.
+        spec: example tensors by name, on any device, e.g. "meta"; names, shapes and dtypes count.
+        members: number of clients in the federation; integers in an uplink are their ids.
+        flaw: the method's own check of a well-formed uplink, as ``Server.flaw``.
     """
 
     run: str
@@ -73,11 +73,11 @@ class History:
     norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def quarantined(self, limits: AdmissionLimits = DEFAULT) -> frozenset[int]:
-        """Clients that are excluded from later rounds."""
+        """Return the clients that are excluded from later rounds."""
         return frozenset(client for client, count in self.strikes.items() if count >= limits.strikes)
 
     def as_json(self) -> dict[str, Any]:
-        """For a checkpoint's note."""
+        """Return the history as JSON for a checkpoint's note."""
         return {
             "strikes": {str(client): count for client, count in self.strikes.items()},
             "norms": {name: list(norms) for name, norms in self.norms.items()},
@@ -85,7 +85,7 @@ class History:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "History":
-        """The inverse of ``as_json``."""
+        """Restore a history, the inverse of ``as_json``."""
         return cls(
             {int(client): count for client, count in body["strikes"].items()},
             {name: tuple(norms) for name, norms in body["norms"].items()},
@@ -97,9 +97,9 @@ class Rejection:
     """One uplink that is not used.
 
     Attributes:
-        reason: why, without whose it is and of which round.
-        struck: it brings its client nearer to quarantine.
-        line: all of it, for people.
+        reason: the reason, without client and round.
+        struck: whether it counts towards its client's quarantine.
+        line: the whole message, for display.
     """
 
     client: int
@@ -113,8 +113,8 @@ class Admission:
     """Accepted uplinks in the order of clients, rejections, and the history for the next round.
 
     Attributes:
-        norms: by client and float tensor the L2 norm, of uplinks whose form is right; infinite after an overflow.
-        bounds: by float tensor the largest norm of this round; the largest float while too little is known.
+        norms: L2 norms by client and float tensor, for well-formed uplinks; infinite after an overflow.
+        bounds: the largest allowed norm of this round by float tensor; the largest float while there are too few norms.
     """
 
     accepted: tuple[Arrival, ...]
@@ -127,11 +127,11 @@ class Admission:
 def admit(
     arrivals: Sequence[Arrival], expected: Expected, history: History, limits: AdmissionLimits = DEFAULT
 ) -> Admission:
-    """Judge a round's uplinks together, so that the order of arrival decides nothing but which of two copies is first.
+    """Check a round's uplinks together, so that the order of arrival only decides which of two copies is first.
 
-    A stale, unasked or repeated uplink is ignored; one that is wrong in itself is also a strike, unless the same client
-    had another accepted. Accepted clients begin again at no strikes. A client that reports a fault is rejected for it,
-    without a strike; these come first.
+    A stale, unrequested or repeated uplink is ignored; an invalid one is also a strike, unless another one from the
+    same client was accepted. Acceptance resets a client's strikes. A client that reports a fault is rejected without a
+    strike; these come first.
     """
     failed = sorted((a.reply for a in arrivals if a.reply.fault), key=lambda reply: reply.client)
     faults = [Rejection(reply.client, reply.fault, struck=False, line=reply.fault) for reply in failed]
@@ -209,7 +209,7 @@ def _repeated(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
 
 
 def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """L2 norms, summed in float64; an overflow is infinite."""
+    """Return L2 norms, summed in float64; infinite on overflow."""
     floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
     return {
         name: hypot(*(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in slices(t)))
@@ -218,7 +218,7 @@ def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _bound(history: Sequence[float], candidates: Sequence[float], limits: AdmissionLimits) -> float:
-    """The largest norm to accept; the largest float, which no infinity passes, while too little is known."""
+    """Return the largest norm to accept; the largest float, which excludes infinities, if there are too few norms."""
     known = [*history] if len(history) >= limits.enough else [*history, *candidates]
     middle = median(known) if len(known) >= limits.enough else 0.0
     top = limits.factor * middle

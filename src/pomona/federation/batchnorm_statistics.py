@@ -1,9 +1,9 @@
-"""BatchNorm statistics beside the models: no row that a method handles contains any.
+"""BatchNorm statistics, sent beside the models: rows handled by methods do not contain any.
 
-Statistics influence no training step, only evaluation. With ``buffers = "average"`` those of a global model travel
-beside it: each client measures them anew while it trains, from the received ones on, and the server takes the mean of
-what the cohort measured, weighted by samples. They are never decayed, pulled, compared or extrapolated, whatever a
-method does with its rows. All other models are evaluated with statistics estimated on the client's own training data.
+Statistics affect only evaluation, not training. With ``buffers = "average"`` those of a global model are sent with it:
+each client measures them while it trains, starting from the received ones, and the server averages the cohort's,
+weighted by samples. They are never decayed, pulled, compared or extrapolated, whatever a method does with its rows. All
+other models are evaluated with statistics estimated on the client's own training data.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class WithStatistics:
 
 
 def accompanied(server: Server, initial: Initial) -> Server:
-    """A server that also averages statistics; the server itself where there are none, or no global model."""
+    """Return a server that also averages statistics; the given one if there are none, or no global model."""
     if not server.global_model or not initial.statistics.numel():
         return server
 
@@ -77,5 +77,5 @@ def accompanied(server: Server, initial: Initial) -> Server:
 
 
 def without(uplink: Uplink) -> Uplink:
-    """What the method itself knows of an uplink."""
+    """Return the method's own part of an uplink."""
     return {name: rows for name, rows in uplink.items() if name != STATISTICS}

@@ -1,4 +1,4 @@
-"""Callbacks of the round loop: what looks on while a run goes."""
+"""Callbacks that observe the round loop."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from pomona.record.rows import Evaluation, RoundRow
 
 
 class Callback(Protocol):
-    """Looks on while a run goes (a progress bar)."""
+    """Observes a run (for example, a progress bar)."""
 
     def begin(self) -> None:
         """Called when everything is ready for round 1."""
@@ -16,7 +16,7 @@ class Callback(Protocol):
         """Called after each committed round."""
 
     def note(self, text: str) -> None:
-        """Called with a line that people should see."""
+        """Called with a message for the user."""
 
 
 class NullCallback:
@@ -39,16 +39,16 @@ class CallbackList:
         self.callbacks = callbacks
 
     def begin(self) -> None:
-        """Tell all."""
+        """Call all."""
         for callback in self.callbacks:
             callback.begin()
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """Tell all."""
+        """Call all."""
         for callback in self.callbacks:
             callback.round(row, evaluations)
 
     def note(self, text: str) -> None:
-        """Tell all."""
+        """Call all."""
         for callback in self.callbacks:
             callback.note(text)

@@ -1,23 +1,23 @@
-"""Who trains with whom: clients in the groups that train as rows of one call, and over worker processes."""
+"""Grouping of clients: those that train as rows of one call, and their assignment to worker processes."""
 
 from collections.abc import Sequence
 
 from pomona.config import Config
 from pomona.storage.mapped_array import machine_memory
 
-Groups = tuple[tuple[int, ...], ...]  # clients by the call they train in, each call's longest pass first
+Groups = tuple[tuple[int, ...], ...]  # groups of clients that train in one call, each with the longest pass first
 LARGEST_CALL = 16
-"""Clients of a call that is made for its speed: what reading a model costs each is a sixteenth then."""
+"""Clients in a call made for speed: each then bears a sixteenth of the cost of reading a model."""
 ROWS_A_CLIENT = 5
-"""Rows of a client in such a call: its core, its mixture, the gradient, momentum, and the model that is evaluated."""
+"""Rows per client in such a call: its core, its mixture, the gradient, momentum, and the evaluated model."""
 
 
 def calls(config: Config, sizes: Sequence[int], workers: int, row: int) -> Groups:
-    """The calls of a simulation's clients, of their numbers of samples and the bytes of a row.
+    """Group a simulation's clients into calls, given their numbers of samples and the bytes of a row.
 
-    Where all read the same models in each step, those of a worker train in one call, which reads them once for all of
-    it, if they have room beside all clients' states. The native engine alone computes the same of a client whoever is
-    in its call, and so for any number of workers and any memory.
+    If all clients read the same models in each step, a worker's clients train in one call, which reads the models once
+    for all, if they fit into memory beside all clients' states. Only the native engine computes the same results for a
+    client whatever the other clients in its call, and so for any number of workers and any memory.
     """
     alike = config.engine == "native" and config.method.method().client.reads_alike
     rows = min(len(sizes), workers * LARGEST_CALL) * ROWS_A_CLIENT
@@ -28,27 +28,27 @@ def calls(config: Config, sizes: Sequence[int], workers: int, row: int) -> Group
 
 
 def by_worker(sizes: Sequence[int], workers: int, most: int) -> Groups:
-    """Clients in groups of at most ``most``, which share the samples as evenly among workers as single clients can."""
+    """Group clients by at most ``most``, with samples balanced among workers as well as single clients allow."""
     homes = (largest_first(home, sizes) for home in spread(sizes, workers))
     return tuple(home[k : k + most] for home in homes for k in range(0, len(home), most))
 
 
 def grouped(sizes: Sequence[int], rows: int) -> Groups:
-    """Clients in groups of ``rows`` that train in one call, by their numbers of samples, the largest first.
+    """Group clients by ``rows`` that train in one call, by their numbers of samples, largest first.
 
-    A function of the federation alone: neither who takes part nor the number of workers changes who shares a call.
+    Depends only on the federation: neither participation nor the number of workers changes the groups.
     """
     order = largest_first(range(len(sizes)), sizes)
     return tuple(order[k : k + rows] for k in range(0, len(order), rows))
 
 
 def largest_first(ids: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Clients by their numbers of samples, the largest first; of as many, the lower id."""
+    """Sort clients by their numbers of samples, largest first; ties by lower id."""
     return tuple(sorted(ids, key=lambda i: (-sizes[i], i)))
 
 
 def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
-    """Assignment of pieces to workers: largest first, to the least loaded; no worker stays empty."""
+    """Assign items to workers: largest first, to the least loaded; no worker stays empty."""
     homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
     for client in largest_first(range(len(sizes)), sizes):
         min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)

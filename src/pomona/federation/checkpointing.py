@@ -1,7 +1,7 @@
-"""Checkpoint policy: a committed round holds everything that later rounds need, durably.
+"""Checkpoint policy: a committed round durably contains everything that later rounds need.
 
-A round counts when its checkpoint is on disk; whatever happens then, a run goes on after it. The record's events up to
-that moment are part of it: what was appended later is cut off when the run goes on.
+A round counts once its checkpoint is on disk; after any interruption, a run resumes after it. The record's events up to
+that moment are part of it: later ones are truncated on resuming.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,17 +19,17 @@ from pomona.storage.committed_rounds import FOLDER
 from pomona.storage.run_status import Status, write_status
 
 LOCAL = ("workers", "state_memory", "checkpoint_every", "data.dir", "model.init")
-"""Settings of the machine that a run is made on."""
+"""Settings of the machine that a run uses."""
 INERT = (*LOCAL, "privacy.epsilon_budget")
-"""Settings that no number of a run depends on."""
+"""Settings that do not affect any number of a run."""
 FREE = (*INERT, "membership.adapt_rounds")
-"""Settings that may change between the parts of a run: no committed number depends on them."""
+"""Settings that may change between the parts of a run, since committed numbers do not depend on them."""
 
 
 def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]:
-    """Identity of a run, which must match to resume: settings, data, partition, file format.
+    """Return the identity of a run, which must match to resume: settings, data, partition, file format.
 
-    ``rounds`` stands apart: there may be more of them, where ``extends`` says that a round does not know the total.
+    ``rounds`` is separate, since rounds may be added if a round does not depend on the total (``extends``).
     """
     tree = without(config.tree(), FREE)
     lays_out = config.method.method().card.needs_total or config.lr_schedule == "cosine"
@@ -39,7 +39,7 @@ def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]
 
 
 def without(tree: Tree, names: Iterable[str]) -> Tree:
-    """A run's settings but for those with these dotted keys."""
+    """Return a run's settings without those with these dotted keys."""
     kept = {k: dict(v) if isinstance(v, dict) else v for k, v in tree.items()}
     for name in names:
         section, _, key = name.rpartition(".")
@@ -48,9 +48,9 @@ def without(tree: Tree, names: Iterable[str]) -> Tree:
 
 
 def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with other settings, data or form, or with fewer rounds.
+    """Refuse to resume with other settings, data or format, or with fewer rounds.
 
-    Raises CheckpointError naming the keys that differ.
+    Raises CheckpointError with the keys that differ.
     """
     apart = ("rounds", "extends")
     keys = checkpoint.differing(*({k: v for k, v in said.items() if k not in apart} for said in (stored, now)))
@@ -82,10 +82,10 @@ class Checkpointing:
     """A run's committed rounds.
 
     Attributes:
-        out: the run's folder; None for a run that is kept in memory, which commits nothing.
+        out: the run's folder; None for a run in memory, which commits nothing.
         every: rounds between checkpoints.
-        identity: what a checkpoint is stamped with.
-        found: the round to go on after; None at the start.
+        identity: stored in each checkpoint.
+        found: the round to resume after; None at the start.
     """
 
     out: Path | None
@@ -94,18 +94,18 @@ class Checkpointing:
     found: Checkpoint | None = None
 
     def due(self, number: int, total: int) -> bool:
-        """Whether round ``number`` is to be committed."""
+        """Return whether round ``number`` is to be committed."""
         return self.out is not None and (number % self.every == 0 or number == total)
 
     def commit(self, number: int, tensors: Named, meta: Mapping[str, Any]) -> None:
-        """Make a round durable. Raises StorageError; the rounds before it stay."""
+        """Make a round durable. Raises StorageError; earlier rounds are unaffected."""
         if self.out is not None:
             checkpoint.save(self.out / FOLDER, number, tensors, {"identity": self.identity, **meta})
             write_status(self.out, Status(state="running", round=number))
 
 
 def find(out: Path, now: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
-    """The round that a run goes on after, and a line for each damaged checkpoint that was put aside on the way.
+    """Return the round to resume after, and a line for each damaged checkpoint that was set aside.
 
     Raises CheckpointError if all are damaged, or if they belong to a run with other settings or data.
     """

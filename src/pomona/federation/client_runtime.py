@@ -1,6 +1,6 @@
-"""A client's side of a round: keeps states, trains copies of them, evaluates, and commits when told to.
+"""A client's side of a round: stores states, trains copies of them, evaluates, and commits on request.
 
-The same object serves one silo, or a worker process that stands for many clients.
+The same object serves one silo, or a worker process with many clients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,20 +36,20 @@ from pomona.record.predictions import Answers
 from pomona.tasks.scores import compute
 
 K = TypeVar("K")
-Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]  # of answers and a client: an interval
+Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]  # of a client's answers: an interval
 
 
 def told(split: str, samples: int) -> bool:
-    """Whether others see scores on so many samples of a split: all of them, where nothing else was agreed on."""
+    """Default policy: all scores are shared."""
     return True
 
 
 def unsure(answers: tuple[Tensor, Tensor], client: int) -> None:
-    """No interval: the scores of a round are many, and are looked at together."""
+    """Compute no confidence interval (default), since a round has many scores that are viewed together."""
 
 
 class _Observed(NamedTuple):
-    """The models that a visit has seen of a client, and their scores."""
+    """A client's models observed in a visit, and their scores."""
 
     visit: ClientRequest
     rows: Mapping[Any, Tensor]
@@ -57,7 +57,7 @@ class _Observed(NamedTuple):
 
 
 class _Trained(NamedTuple):
-    """What a visit's training has made of a client, until the round counts: its state, and models to keep."""
+    """A client's results of training in a visit, until the round is committed: its state, and models to keep."""
 
     state: Any
     observed: _Observed | None
@@ -65,12 +65,13 @@ class _Trained(NamedTuple):
 
 @dataclass
 class ClientRuntime:
-    """The clients of one process: their states, and the round in flight.
+    """The clients of one process: their states, and the round in progress.
 
     ``groups``: clients that train as rows of one call, each group's longest pass first; see ``calls``.
-    ``hold``: where states are kept. ``metric``: what models are judged by. ``choice``: which models are written.
-    ``specificity``: see ``Examination``. ``surety``: how sure a score is. ``tells``: which scores others see.
-    ``keeping``: what clients keep of each other's models, if it is not theirs alone.
+    ``hold``: where states are stored. ``metric``: the headline metric. ``choice``: which models are written.
+    ``specificity``: see ``Examination``. ``surety``: confidence interval of a score. ``tells``: which scores are
+    shared.
+    ``keeping``: stored copies of other clients' models, if shared with other runtimes.
     """
 
     client: Client
@@ -95,13 +96,13 @@ class ClientRuntime:
         self.copies = keeping or KeptCopies.alone(self.client.keeps, self.initial)
 
     def begin(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
-        """Make the first states of clients that join; they start from ``w`` (d,), or the run's initial models."""
+        """Create the initial states of clients that join; they start from ``w`` (d,), or the run's initial models."""
         for client in ids:
             self._states[client] = self.hold(self.client.start(self.initial.instead(w), roster, (client,), self.seed))
         self.copies.begin(ids, roster, w)
 
     def visit(self, visit: ClientRequest, down: Mapping[str, Rows | Copies]) -> list[Reply]:
-        """Serve these clients, a group a call. What training makes of them they keep with ``commit`` only."""
+        """Serve these clients, one group per call. The results of training are kept only by ``commit``."""
         self._pending = {}
         down = self.copies.received(visit, down)
         place = {client: k for k, client in enumerate(visit.ids)}
@@ -110,10 +111,10 @@ class ClientRuntime:
         return sorted(replies, key=lambda r: place[r.client])
 
     def commit(self, ids: Sequence[int]) -> None:
-        """Keep what the last visit's training made of these clients; all others stay as they were.
+        """Commit the last visit's training for these clients; all others are unchanged.
 
-        That is states, copies, and the models for the record. So one whose round does not count has those of its last
-        round that did and in which models were kept, and none before there is one.
+        This includes states, copies, and the models for the record. A client whose round does not count therefore has
+        those of its last committed round in which models were kept, and none before.
         """
         kept = {i: made for i, made in self._pending.items() if i in ids}
         self._states |= {i: made.state for i, made in kept.items()}
@@ -124,20 +125,20 @@ class ClientRuntime:
         self._pending = {}
 
     def stored(self, client: int) -> dict[str, Tensor]:
-        """All that a checkpoint needs of a client beside its ``copies``, by dotted path."""
+        """Return all that a checkpoint needs of a client besides its ``copies``, by dotted path."""
         kept = {f"kept.{client}.{model}.{when}": w for (model, when), w in self._models.get(client, {}).items()}
         return flatten(self.state(client), f"client.{client}") | kept | self.choice.stored(client)
 
     def at_hand(self, client: int) -> dict[str, Tensor]:
-        """As ``stored``, with tensors in files as shapes and dtypes only (meta device)."""
+        """Return ``stored``, with tensors in files as shapes and dtypes only (meta device)."""
         return {path: form(t) if in_file(t) else t for path, t in self.stored(client).items()}
 
     def tensor(self, client: int, path: str) -> Tensor:
-        """One of the tensors that are ``stored``."""
+        """Return one of the ``stored`` tensors."""
         return in_memory(self.stored(client)[path])
 
     def restore(self, ids: Sequence[int], named: Named, roster: Roster) -> None:
-        """The inverse of ``stored`` and ``copies.stored`` for clients that have begun.
+        """Restore clients that have begun, the inverse of ``stored`` and ``copies.stored``.
 
         Raises CheckpointError for other tensors.
         """
@@ -154,75 +155,75 @@ class ClientRuntime:
                 self.choice.restore(owner(path), rest[0], named[path])
 
     def models(self, client: int, best: int = -1) -> dict[Model, dict[str, Tensor]]:
-        """The kept models of a client by (model, when), as named tensors; of the one it is judged by, the chosen one.
+        """Return a client's kept models by (model, when), as named tensors; for the headline model, the chosen one.
 
-        ``best``: the best common round on validation.
+        ``best``: the best common validation round.
         """
         return {named: self.objective.tensors(w, client) for named, w in self._chosen(client, best).items()}
 
     def handed_over(self, client: int, of: Model, best: int = -1) -> dict[str, Tensor] | None:
-        """As ``models`` of one kept model, None without it; the client keeps none of its models any more."""
+        """Return one model as ``models`` does, or None; the client then drops all its models."""
         found = self.models(client, best).get(of)
         self._models.pop(client, None)
         self.choice.forget(client)
         return found
 
     def private(self, client: int) -> dict[str, Tensor]:
-        """The tensors of a client's state that its method names private."""
+        """Return the tensors of a client's state that its method declares private."""
         named = {path.rpartition(".")[2]: t for path, t in flatten(self.state(client), "state").items()}
         return {name: in_memory(t) for name, t in named.items() if name in self.client.private}
 
     def filed(self, client: int) -> int:
-        """Bytes of the file that a client's state lies in; 0 in memory."""
+        """Return the bytes of the file with a client's state; 0 in memory."""
         return file_bytes(self.state(client))
 
     def spent(self, client: int) -> float:
-        """A client's epsilon so far."""
+        """Return a client's epsilon so far."""
         assert isinstance(self.objective, Guarded)
         return self.objective.spent(client)
 
     def position(self, client: int) -> list[Any]:
-        """Position of a client's privacy ledger: [entries, chain]; empty without one."""
+        """Return the position of a client's privacy ledger: [entries, chain]; empty without one."""
         return list(self.objective.position(client)) if isinstance(self.objective, Guarded) else []
 
     def agree(self, client: int, positions: Mapping[int, Sequence[Any]]) -> None:
-        """Raise PrivacyError unless a client's ledger goes on from where a checkpoint saw it."""
+        """Raise PrivacyError unless a client's ledger continues from a checkpoint's position."""
         if isinstance(self.objective, Guarded):
             self.objective.require(client, Position(*positions[client]))
 
     def final(self, client: int, of: Model, best: int = -1) -> tuple[Answers | None, list[Figures]]:
-        """What the record says at the end: answers of one kept model, and figures of all, as ``Examination``.
+        """Return the record's final data: answers of one kept model, and figures of all, as ``Examination``.
 
-        ``best``: the best common round, whose models are examined where those are written.
+        ``best``: the best common validation round, whose models are examined if those are written.
         """
         return self._examined(client, best).final(of)
 
     def metrics(self, client: int, of: Model) -> list[Figures]:
-        """Full metrics of a kept model on each split that has samples, one record a split; none without it."""
+        """Return full metrics of a kept model, one record per split with samples; none without it."""
         return self._examined(client).metrics([of])
 
     def extremes(
         self, client: int, of: Model, best: int = -1
     ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
-        """The best and the worst mask that a kept model predicts, as ``Examination``; ``best`` as in ``final``."""
+        """Return a kept model's best and worst predicted masks, as ``Examination``; ``best`` as in ``final``."""
         return self._examined(client, best).extremes(of)
 
     def _examined(self, client: int, best: int = -1) -> Examination:
-        common = self.choice.keep == "best"  # clients' own best rounds differ: no figure over clients is of them
+        common = self.choice.keep == "best"  # own best rounds differ by client, and are not examined
         models = self._chosen(client, best) if common else self._models.get(client, {})
         return Examination(self.objective, self.metric, self.seed, client, models, self.specificity)
 
     def _chosen(self, client: int, best: int) -> dict[Model, Tensor]:
-        """The kept rows of a client; of the model it is judged by, the one that is written."""
+        """Return the kept rows of a client; for the headline model, the one that is written."""
         kept, headline = dict(self._models.get(client, {})), self.choice.headline
         return kept | {headline: self.choice.of(client, kept[headline], best)} if headline in kept else kept
 
     def state(self, client: int) -> Any:
-        """A client's committed state; None before it has begun."""
+        """Return a client's committed state; None before it has begun."""
         return self._states.get(client)
 
     def _try(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> list[Reply]:
-        """Serve a group; a client whose numbers diverge has its round discarded, and its state stays."""
+        """Serve a group; if a client's numbers diverge, its round is discarded and its state unchanged."""
         try:
             return self._serve(visit, ids, received)
         except DivergedError as fault:
@@ -240,7 +241,7 @@ class ClientRuntime:
         )
         train = self.client.adapt if visit.adapts and self.client.adapt else self.client.train
         with torch.random.fork_rng():
-            # Dropout draws from PyTorch's global generators; here they have an address too.
+            # Dropout draws from PyTorch's global generators; here they are seeded by address too.
             seed(number(self.seed, "forward", visit.round.number, *ids))
             own = working([self.state(i) for i in ids])
             state, uplink, info = train(own, received, training, visit.round)
@@ -248,11 +249,11 @@ class ClientRuntime:
             uplink = {**uplink, STATISTICS: training.measured}
         losses, replies = training.training_losses(), []
         for k, client in enumerate(ids):
-            # One tensor for all splits of a model: what its evaluation needs beside it is then computed once.
+            # One tensor for all splits of a model, so that additional data for its evaluation is computed once.
             models = {named: W[k] for named, W in training.observed.items()}
             scores = [self._score(*named, split, client, w) for named, w in models.items() for split in EVALUATED]
             kept = state if len(ids) == 1 else row(state, k)
-            sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # nobody asks for it
+            sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # not requested
             observed: _Observed | None = None
             if visit.keep:
                 kept = apply(self._rows.shared, kept if visit.trains else self.state(client))
@@ -277,17 +278,17 @@ class ClientRuntime:
         held.update(rows)
 
     def _same(self, rows: dict[K, Tensor]) -> dict[K, Tensor]:
-        """Tensors; those of the same bytes as another one here lie in its memory.
+        """Share the memory of tensors with identical bytes.
 
-        What a client keeps, what it sends and what it is judged by are often one model.
+        A client's kept, sent and evaluated models are often the same.
         """
         return {name: self._rows.shared(tensor) for name, tensor in rows.items()}
 
     def _score(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
-        """A model's score, without figures where it has no finite ones and nobody else may learn of them.
+        """Return a model's score, without values if it has no finite ones and they must not be revealed.
 
-        A fault, or an uplink that does not come, would tell others what they have agreed not to see: whoever sends
-        huge weights could ask by it whether some record holds a value.
+        A fault, or a missing uplink, would reveal what was agreed to be hidden: by sending huge weights, a server could
+        test whether a record contains some value.
         """
         samples = len(self.objective.data.rows[split][client])
         if not samples:
@@ -322,7 +323,7 @@ class ClientRuntime:
 
 
 def seed(value: int) -> None:
-    """Seed PyTorch's global generators: all of them once a GPU is in use, else the CPU's, a thousand times as fast."""
+    """Seed PyTorch's global generators: all once a GPU is in use, else only the CPU's, which is 1000 times faster."""
     if torch.cuda.is_initialized():
         torch.manual_seed(value)
     else:
@@ -330,5 +331,5 @@ def seed(value: int) -> None:
 
 
 def owner(path: str) -> int:
-    """Whose a tensor of ``stored`` is."""
+    """Return the client whose tensor of ``stored`` this is."""
     return int(path.split(".")[1])

@@ -1,4 +1,4 @@
-"""Evaluations of named models: the last scores of each client, and the curve on validation samples."""
+"""Evaluations of named models: the last scores of each client, and the validation curve."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from pomona.record.rows import Evaluation
 
 @dataclass
 class ValidationCurve:
-    """Means over clients, by round: all that early stopping looks at.
+    """Means over clients on validation, by round, for early stopping.
 
     ``headline``: (model, when) of the method's headline model.
     """
@@ -25,12 +25,12 @@ class ValidationCurve:
     _points: list[Point] = field(default_factory=list)
 
     def note(self, evaluation: Evaluation) -> None:
-        """Remember an evaluation, if it is one of that model on validation."""
+        """Add an evaluation, if it is one of that model on validation."""
         if evaluation.key == (*self.headline, "validation"):
             self._add(evaluation.round, evaluation.value, evaluation.loss)
 
     def restore(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Remember the evaluations of a record."""
+        """Add the evaluations of a record."""
         for event in events:
             kind, key = event["event"], (event.get("model"), event.get("when"), event.get("split"))
             if kind == "evaluation" and key == (*self.headline, "validation"):
@@ -41,24 +41,24 @@ class ValidationCurve:
 
     @property
     def best(self) -> Best | None:
-        """The best round so far, as ``stop`` counts."""
+        """The best round so far, as defined by ``stop``."""
         return best(self._points, self.metric, self.stop.min_gain)
 
     @property
     def best_round(self) -> int:
-        """The best round so far, however small its gain; -1 before there is one."""
+        """The best round so far, however small its gain; -1 if there is none."""
         found = best(self._points, self.metric)
         return found.round if found else -1
 
     @property
     def spent(self) -> bool:
-        """Whether patience is at an end."""
+        """Return whether early stopping's patience is exhausted."""
         patience, found = self.stop.patience, self.best
         return patience is not None and found is not None and found.since >= patience
 
 
 class Known(NamedTuple):
-    """A client's last scores of a named model on a split; None where its samples do not define them."""
+    """A client's last scores of a named model on a split; None if its samples do not define them."""
 
     samples: int
     loss: float | None
@@ -69,13 +69,13 @@ class Known(NamedTuple):
 
 @dataclass
 class Scoreboard:
-    """The last scores of each client, by (model, when, split); ``metric``: what their values are."""
+    """The last scores of each client, by (model, when, split); ``metric``: of the values."""
 
     metric: Metric
     _known: dict[tuple[str, str, str], dict[int, Known]] = field(default_factory=dict)
 
     def note(self, asked: Collection[int], replies: Sequence[Reply]) -> None:
-        """Remember the scores in replies; a score of a received model counts only while that model is current."""
+        """Add the scores in replies; a score of a received model counts only while that model is current."""
         absent = set(asked) - {r.client for r in replies}
         for (_, when, _), per_client in self._known.items():
             if when == "received":
@@ -87,10 +87,10 @@ class Scoreboard:
                 per_client[reply.client] = Known(s.samples, s.loss, s.accuracy, s.value, s.interval)
 
     def evaluations(self, number: int, when: str, members: Sequence[int]) -> list[Evaluation]:
-        """Return what is known after round ``number`` of each named model, received or trained.
+        """Return the known evaluations after round ``number`` of each named model, received or trained.
 
-        An absent client's trained model is the one it last had; a client that never took part has none yet, and one
-        that is no member any more does not count.
+        For an absent client, the trained model is its last one; a client that never took part has none yet, and former
+        members do not count.
         """
         found = []
         for (model, moment, split), per_client in self._known.items():
@@ -102,7 +102,7 @@ class Scoreboard:
         return found
 
     def unseen(self, number: int, reply: Reply) -> list[Evaluation]:
-        """Return the evaluations of a client that was never trained with; nothing is remembered."""
+        """Return the evaluations of a client that did not train, without storing them."""
         return [
             Evaluation(number, s.model, s.when, s.split, (reply.client,), (s.samples,), *values, self.metric.name)
             for s in reply.scores
@@ -111,10 +111,10 @@ class Scoreboard:
         ]
 
     def as_json(self) -> list[list[Any]]:
-        """Return what a checkpoint notes."""
+        """Return the scores as JSON for a checkpoint."""
         return [[*key, client, *values] for key, own in self._known.items() for client, values in own.items()]
 
     def restore(self, body: Iterable[Sequence[Any]]) -> None:
-        """Add what ``as_json`` returned."""
+        """Restore the result of ``as_json``."""
         for model, when, split, client, *values in body:
             self._known.setdefault((model, when, split), {})[client] = Known(*values)

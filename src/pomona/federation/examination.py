@@ -1,4 +1,4 @@
-"""Full figures of a client's kept models, at the end of a run: each model passes over each split once."""
+"""Full metrics of a client's kept models, at the end of a run, with one pass of each model over each split."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ EVALUATED = ("validation", "test")
 Model = tuple[str, str]  # (model, when)
 Figures = dict[str, Any]
 Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Ask = Callable[[str, Reduce], tuple[Tensor, Tensor]]  # (split, what is asked) -> one model's answers
+Ask = Callable[[str, Reduce], tuple[Tensor, Tensor]]  # (split, reduction) -> one model's answers
 
 
 @dataclass(frozen=True)
 class Examination:
-    """A client's models, asked about its samples; what was answered once is remembered while this object lives.
+    """A client's models and their answers on its samples, cached while this object exists.
 
     Attributes:
-        metric: what the run is judged by.
+        metric: the headline metric.
         seed: of the run, for intervals.
         models: rows (d,) by (model, when).
-        specificity: that outcomes' thresholds are to have on validation samples, if not those of Youden's index.
+        specificity: target specificity of outcomes' thresholds on validation samples, if not Youden's index.
     """
 
     objective: Objective
@@ -43,7 +43,7 @@ class Examination:
     specificity: float | None
 
     def final(self, of: Model) -> tuple[Answers | None, list[Figures]]:
-        """Answers of one model on test, and figures of all, in the order of their names.
+        """Return answers of one model on test, and figures of all, in the order of their names.
 
         Returns:
             Outputs (n, K) on the client's test samples, and their targets, None without model or samples; and figures.
@@ -55,7 +55,7 @@ class Examination:
         return answers, self.metrics(sorted(self.models))
 
     def metrics(self, which: Iterable[Model]) -> list[Figures]:
-        """Full metrics of those of these models that are here on each split that has samples, one record a split."""
+        """Return full metrics of the available ones of these models, one record per split with samples."""
         return [
             {"model": model, "when": when, "split": split, "client": self.client}
             | self._figures(self._asks[model, when], split)
@@ -65,10 +65,10 @@ class Examination:
         ]
 
     def extremes(self, of: Model) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
-        """Of a model's predicted masks on the client's test samples those of the best and the worst Dice.
+        """Return the predicted masks with the best and the worst Dice on the client's test samples.
 
         Returns:
-            Numbers of the rows (2,), class numbers (2, *S), and Dice (2,); None without masks, model or samples.
+            Row numbers (2,), class numbers (2, *S), and Dice (2,); None without masks, model or samples.
         """
         data, w = self.objective.data, self.models.get(of)
         if data.targets != "segmentation" or w is None or not self._samples("test"):
@@ -84,11 +84,11 @@ class Examination:
 
     @cached_property
     def _asks(self) -> dict[Model, Ask]:
-        # Nothing in here refers to this object: with a cycle the objective, and a ledger it locks, would outlive it.
+        # The cache must not refer to this object: a cycle would keep the objective, and a ledger that it locks, alive.
         return {named: cache(partial(_answers, self.objective, self.client, w)) for named, w in self.models.items()}
 
     def _figures(self, ask: Ask, split: str) -> Figures:
-        """Full metrics of a model on a split; on test also of each outcome, at a threshold from validation."""
+        """Return full metrics of a model on a split; on test also of each outcome, at a threshold from validation."""
         task = self.objective.data.task
         answers = ask(split, task.examine if split == "test" else task.reduce)
         found = full_metrics(answers, task, seed=self.seed, client=self.client)
@@ -106,6 +106,6 @@ class Examination:
 
 
 def _answers(objective: Objective, client: int, w: Tensor, split: str, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    """Outputs of a model on a split, which has samples, and the targets, both reduced and in units."""
+    """Return a model's outputs on a split with samples, and the targets, both reduced and in units."""
     outputs, targets = objective.batchwise(w, client, split, reduce)
     return objective.data.in_units(outputs, targets, client, split)

@@ -1,4 +1,4 @@
-"""An exchange with clients: the request, a client's reply, and the reply as a transport received it."""
+"""An exchange with clients: the request, a client's reply, and the reply as received by a transport."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ class ClientRequest:
     Attributes:
         roster: the members of the federation.
         ids: the clients asked, in the order of the downlink's leading axis.
-        trains: False if clients only evaluate what they receive.
+        trains: False if clients only evaluate the received models.
         watched: the moments to evaluate: "received", "trained".
-        keep: keep the observed models, for the record.
-        best: the best common round on validation so far; -1 before there is one.
-        adapts: nobody learns from these clients.
+        keep: whether to keep the observed models, for the record.
+        best: the best common validation round so far; -1 before there is one.
+        adapts: whether these clients' results are not used by others.
         expects: the form of an uplink, by name, for a transport that reads it from bytes.
     """
 
@@ -39,9 +39,9 @@ class ClientRequest:
 
 @dataclass(frozen=True)
 class Score:
-    """One client's scores for one named model on one split; None where its samples do not define them.
+    """One client's scores for one named model on one split; None if its samples do not define them.
 
-    ``value``: the run's metric; ``interval``: its 95 % confidence interval, where that was asked for and is defined.
+    ``value``: the run's metric; ``interval``: its 95 % confidence interval, if requested and defined.
     """
 
     model: str
@@ -56,7 +56,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Reply:
-    """Message of one client; tensors without a client axis. ``fault``: the reason if nothing else is in it."""
+    """Message of one client; tensors have no client axis. ``fault``: the reason if there is nothing else."""
 
     client: int
     uplink: dict[str, Tensor] = field(default_factory=dict)
@@ -69,11 +69,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A reply as a transport received it, not checked yet.
+    """A reply as received by a transport, before any checks.
 
     Attributes:
-        reply: its ``client`` is set by the transport, which knows the sender; all else is the sender's word.
-        run, round, samples: of which run and round it is, and how many training samples its sender counts.
+        reply: its ``client`` is set by the transport, which knows the sender; all else is the sender's claim.
+        run, round, samples: the run and round, and the sender's number of training samples.
         bytes_down, bytes_up: bytes exchanged with this client.
         unread: why the uplink cannot be read.
     """
@@ -88,7 +88,7 @@ class Arrival:
 
 
 def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Bytes of models that each receiver of a downlink downloads: those of a bank that its index names."""
+    """Return the bytes of models that each receiver of a downlink downloads: for a bank, those in its index."""
     totals = [0] * len(ids)
     for rows in down.values():
         for k, client in enumerate(ids):
@@ -98,7 +98,7 @@ def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def cut(down: Mapping[str, Rows | Copies], places: Sequence[int]) -> Received:
-    """Part of a downlink for the receivers at these places: rows (n, d) of their own, or their part of a bank."""
+    """Return the part of a downlink for the receivers at these places: their rows (n, d), or their part of a bank."""
     return {
         name: rows.bank[rows.index[places]] if rows.index.dim() == 1 else rows.part(places)
         for name, rows in down.items()
@@ -106,13 +106,13 @@ def cut(down: Mapping[str, Rows | Copies], places: Sequence[int]) -> Received:
 
 
 def one(received: Received, k: int) -> Received:
-    """Part received by receiver ``k`` of a call."""
+    """Return the part received by receiver ``k`` of a call."""
     return {
         name: got[k : k + 1].clone() if isinstance(got, Tensor) else got.part([k]) for name, got in received.items()
     }
 
 
 def stack(replies: Sequence[Reply], what: Callable[[Reply], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The replies' tensors with a leading client axis, in the order of the replies."""
+    """Stack the replies' tensors along a leading client axis, in the order of the replies."""
     names = what(replies[0]) if replies else ()
     return {name: stacked([what(r)[name] for r in replies]) for name in names}

@@ -1,8 +1,7 @@
-"""The copies that clients keep of each other's models: whose, and of which bytes, never a second time.
+"""Copies of other clients' models that clients keep, with each distinct row stored once.
 
-A client's copy of another one's model is what that one once sent, and so is everybody else's. So a client keeps one
-number for each other client, and all of them share a bank in which every row lies once. It goes when no client has it
-any more.
+A client's copy of another's model is what that client once sent, and is the same for all that keep it. So a client
+stores one number per other client, and all share a bank in which each row exists once, until no client has it any more.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,46 +20,46 @@ from pomona.federation.shared_rows import bits
 from pomona.methods.base import Copies, Initial, Rows
 from pomona.storage.row_bank import MemoryBank, RowBank
 
-First = Callable[[Initial, Roster], Rows]  # what a client has before any has come; index (N,)
-NewBank = Callable[[Tensor, int], RowBank]  # a row like those to come (d,), how many there are of one round
+First = Callable[[Initial, Roster], Rows]  # a client's initial copies; index (N,)
+NewBank = Callable[[Tensor, int], RowBank]  # an example row (d,), and the number of rows per round
 Numbers = NDArray[np.int64]
-COPIES, ROW = "copies", "row"  # kinds of a checkpoint's tensors
+COPIES, ROW = "copies", "row"  # types of a checkpoint's tensors
 
 
 def matrix_bytes(keeps: Mapping[str, First], initial: Initial, roster: Roster) -> int:
-    """Bytes of the rows that one client keeps, if each of them is a row of its own."""
+    """Return the bytes of the rows that one client keeps if none are shared."""
     firsts = [first(initial, roster) for first in keeps.values()]
     return sum(len(rows.index) * rows.bank[0].nbytes for rows in firsts)
 
 
 class KeptCopies:
-    """The copies of some clients, by the entry of the downlink in which models come."""
+    """The copies of some clients, by the downlink's entry in which models arrive."""
 
     def __init__(self, keeps: Mapping[str, First], initial: Initial, banks: Mapping[str, RowBank]) -> None:
-        """Copies as a client half ``keeps`` them, in a bank for each entry."""
+        """Create the copies that a client half ``keeps``, with a bank for each entry."""
         self._firsts, self._initial = keeps, initial
         self._entries = {name: _Entry(name, banks[name]) for name in keeps}
 
     @classmethod
     def alone(cls, keeps: Mapping[str, First], initial: Initial) -> Self:
-        """Copies in the memory of this process."""
+        """Create copies in the memory of this process."""
         return cls(keeps, initial, {name: MemoryBank() for name in keeps})
 
     @classmethod
     def banked(cls, keeps: Mapping[str, First], initial: Initial, roster: Roster, bank: NewBank) -> Self:
-        """Copies of a federation's clients in banks that are made for rows like its first ones."""
+        """Create copies of a federation's clients in banks for rows like its initial ones."""
         likes = {name: first(initial, roster).bank[0] for name, first in keeps.items()}
         return cls(keeps, initial, {name: bank(like, len(roster)) for name, like in likes.items()})
 
     def begin(self, ids: Sequence[int], roster: Roster, w: Tensor | None) -> None:
-        """Give clients that join what they have at first; they start from ``w`` (d,), or the run's initial models."""
+        """Give clients that join their initial copies; they start from ``w`` (d,), or the run's initial models."""
         for name, first in self._firsts.items():
             self._entries[name].begin(ids, first(self._initial.instead(w), roster))
 
     def received(self, visit: ClientRequest, down: Mapping[str, Rows | Copies]) -> dict[str, Rows | Copies]:
-        """A downlink with the copies that these clients now have in place of the models that came.
+        """Return a downlink with these clients' updated copies in place of the received models.
 
-        What they had before stands until ``commit``. Of those who are no members they have rows of 0.
+        The previous copies remain until ``commit``. Copies of clients that are not members are rows of 0.
         """
         return {
             name: self._entries[name].received(visit, rows)
@@ -70,32 +69,32 @@ class KeptCopies:
         }
 
     def commit(self, ids: Iterable[int]) -> None:
-        """Let these clients keep what they received in the last visit that trained."""
+        """Commit the copies that these clients received in the last visit that trained."""
         for entry in self._entries.values():
             entry.commit(ids)
 
     def stored(self, ids: Sequence[int]) -> dict[str, Tensor]:
-        """All that a checkpoint needs of these clients' copies, by dotted path; each row once."""
+        """Return all that a checkpoint needs of these clients' copies, by dotted path; each row once."""
         return {path: t for entry in self._entries.values() for path, t in entry.stored(ids).items()}
 
     def restore(self, ids: Sequence[int], named: Named, roster: Roster) -> None:
-        """The inverse of ``stored``. Raises CheckpointError where something is missing."""
+        """Restore copies, the inverse of ``stored``. Raises CheckpointError if something is missing."""
         for name, first in self._firsts.items():
             if len(first(self._initial, roster).index):
                 self._entries[name].restore(ids, named)
 
     def of(self, client: int) -> dict[str, Tensor]:
-        """A client's copies (N, d) by entry."""
+        """Return a client's copies (N, d) by entry."""
         return {name: entry.of(client) for name, entry in self._entries.items() if entry.holds(client)}
 
     @property
     def filed(self) -> int:
-        """Bytes in files on a disk."""
+        """The bytes in files on disk."""
         return sum(entry.bank.filed for entry in self._entries.values())
 
 
 class _Entry:
-    """The copies of one entry's models: a table (N,) a client of numbers in the bank."""
+    """The copies of one entry's models: per client a table (N,) of numbers in the bank."""
 
     def __init__(self, name: str, bank: RowBank) -> None:
         self.name, self.bank = name, bank
@@ -135,7 +134,7 @@ class _Entry:
         return torch.stack([self.bank.row(number) for number in self._tables[client].tolist()])
 
     def stored(self, ids: Sequence[int]) -> dict[str, Tensor]:
-        """Tables of places among the rows, which stand in the order of their first mention."""
+        """Return tables of indices into the rows, which are in the order of first use."""
         held = [i for i in ids if self.holds(i)]
         if not held:
             return {}
@@ -155,7 +154,7 @@ class _Entry:
         self._tables |= {i: np.array([numbers[place] for place in t.tolist()]) for i, t in tables.items()}
 
     def _number(self, row: Tensor) -> int:
-        """The number of a row in the bank, into which it comes if no row of the same bytes is there."""
+        """Return a row's number in the bank, adding the row unless one with the same bytes exists."""
         address = int(bits(row).sum())
         known = self._found.get(address)
         if known is None or not torch.equal(bits(self.bank.row(known)), bits(row)):

@@ -1,4 +1,4 @@
-"""The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
+"""The round loop: plan, exchange, aggregate, commit, evaluate, record. The transport only carries messages."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -30,17 +30,17 @@ class Attendance(Protocol):
     """Schedule of members."""
 
     def roster(self, number: int, guest: int | None = None) -> Roster:
-        """The roster of round ``number``, with one client more where a guest is named. A past round's stands."""
+        """Return the roster of round ``number``, with the guest added if given. Past rosters do not change."""
 
     def begun(self, number: int) -> tuple[int, ...]:
-        """The clients that have been members in any round up to ``number``, ascending."""
+        """Return the clients that have been members in any round up to ``number``, ascending."""
 
     def parting(self, number: int) -> bool:
-        """Whether round ``number`` is somebody's last."""
+        """Return whether round ``number`` is a client's last."""
 
 
 def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """The cohort of a round: a uniform draw from the members without replacement, less those absent; ids ascending."""
+    """Draw a round's cohort: uniform from the members without replacement, minus absent ones; ids ascending."""
     size = max(1, round(config.participation * len(members)))
     if size < len(members):
         draw = stream(config.seed, "selection", number).choice(len(members), size, replace=False)
@@ -49,13 +49,13 @@ def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, 
 
 
 def present(config: Config, ids: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """Those who do not sit a round out; where all would, the one whose draw is the highest stays."""
+    """Return the clients that do not skip a round; if all would, the one with the highest draw stays."""
     draws = {i: stream(config.seed, "absence", number, i).random() for i in ids}
     return tuple(i for i in ids if draws[i] >= config.absence) or (max(ids, key=draws.__getitem__),)
 
 
 def due(config: Config, number: int) -> bool:
-    """Whether round ``number`` is evaluated; 0 is the initial model."""
+    """Return whether round ``number`` is evaluated; 0 is the initial model."""
     return number % config.eval_every == 0 or number == config.rounds
 
 
@@ -63,9 +63,9 @@ def due(config: Config, number: int) -> bool:
 class Loop:
     """One run of a method over a transport.
 
-    ``quorum``: uplinks that a round needs; one with fewer is tried once more, then the run stops. ``metric``: what the
-    clients' scores are values of. ``judged``: told of each exchange who is admitted and who is not. ``called``: what a
-    client is called in notes. ``last``: the last round; an early stop makes it an earlier one.
+    ``quorum``: uplinks that a round needs; one with fewer is repeated once, then the run stops. ``metric``: of the
+    clients' scores. ``judged``: called after each exchange with the admitted and refused clients. ``called``: a
+    client's name in notes. ``last``: the last round; early stopping reduces it.
     """
 
     config: Config
@@ -93,7 +93,7 @@ class Loop:
         self.last = self.config.rounds
 
     def run(self) -> Any:
-        """All rounds that are not committed yet, and the closing evaluation. Returns the server's last state."""
+        """Run all rounds that are not committed yet, and the closing evaluation. Returns the server's last state."""
         self.watcher.begin()
         state, done = self._begin()
         while not self._ends(done):
@@ -113,7 +113,7 @@ class Loop:
         return state
 
     def _begin(self) -> tuple[Any, int]:
-        """The server's state and the number of the round that the run goes on after, 0 at the start."""
+        """Return the server's state and the number of the round to resume after, 0 at the start."""
         roster, found = self._roster(1), self.commits.found
         state = self.server.start(self.initial, roster, self.config.seed)
         if not found:
@@ -136,11 +136,11 @@ class Loop:
             )
 
     def _roster(self, number: int) -> Roster:
-        """The roster of round ``number``; after the last round its members stay."""
+        """Return the roster of round ``number``; after the last round, that of the last."""
         return self.attendance.roster(min(number, self.last))
 
     def _ends(self, number: int) -> bool:
-        """Whether a round is the last, because all are done or because validation has not been better for long."""
+        """Return whether a round is the last, because all are done or because of early stopping."""
         if self.curve.spent:
             self.last = min(number, self.last)
         return number >= self.last
@@ -164,7 +164,7 @@ class Loop:
         chooses = config.keep != "last"
         moments = {"received": received, "trained": due(config, number) or partial or (may_stop and received)}
         watched = frozenset(moment for moment, wanted in moments.items() if wanted)
-        # A client may not be drawn again before its trained model is asked for, nor one that leaves.
+        # Before a client is drawn again, or leaves, its trained model must be evaluated.
         keep = number == config.rounds or partial or self.attendance.parting(number) or may_stop or chooses
         if "received" in watched:
             self._look(state, number, tuple(i for i in roster.members if i not in asked), keep=chooses)
@@ -173,7 +173,7 @@ class Loop:
             ClientRequest(round_, roster, asked, True, watched, keep, self.curve.best_round), down, state
         )
         ids = tuple(a.reply.client for a in arrivals)
-        self.transport.commit(ids)  # before the uplinks become one tensor: the states that they replace take memory
+        self.transport.commit(ids)  # before the uplinks become one tensor, to free the states that they replace
         uplink = stack([a.reply for a in arrivals], lambda r: r.uplink)
         replies = [replace(a.reply, uplink={}) for a in arrivals]
         sizes = tuple(a.bytes_down for a in arrivals), tuple(a.bytes_up for a in arrivals)
@@ -201,7 +201,7 @@ class Loop:
         return state
 
     def _name_limited(self, found: Mapping[int, str], number: int) -> None:
-        """Say who counts for less than it says, whenever that has changed."""
+        """Report clients whose weight is limited, whenever that changes."""
         for client in sorted(found.keys() - self._limited):
             self.watcher.note(f"{self.called(client)}, round {number}: {found[client]}")
         self._limited = frozenset(found)
@@ -209,7 +209,7 @@ class Loop:
     def _exchange(
         self, visit: ClientRequest, down: Downlink, state: Any
     ) -> tuple[tuple[Arrival, ...], tuple[str, ...]]:
-        """The replies that are used, and why the others are not: those clients count as absent."""
+        """Return the replies that are used, and the reasons for refusing the others; those clients count as absent."""
         spec, number = self.server.expects(state), visit.round.number
         visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
         sizes = {i: visit.roster.sizes[i] for i in visit.ids}
@@ -249,7 +249,7 @@ class Loop:
             self._scores.note(ids, replies)
 
     def _adapt(self, state: Any, client: int) -> None:
-        """Personalize for a client never trained with, on a private copy of the server state."""
+        """Personalize for a client that did not train, on a private copy of the server state."""
         rounds, last = self.config.adapt_rounds, self.last
         state, row = self.server.welcome(state, (client,), self._roster(last))
         roster = self.attendance.roster(last, guest=client)
@@ -270,7 +270,7 @@ class Loop:
             self.record.unseen(evaluation)
 
     def _evaluate(self, number: int, when: str) -> list[Evaluation]:
-        """Record what is known of each named model."""
+        """Record the known evaluations of each named model."""
         evaluations = self._scores.evaluations(number, when, self._roster(max(number, 1)).members)
         for evaluation in evaluations:
             self.record.evaluation(evaluation)

@@ -1,4 +1,4 @@
-"""Which model of a client is written at the end: its last one, or that of the round best on validation."""
+"""Choice of each client's model to write at the end: the last, or that of the best validation round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import ACCURACY, Metric
 
 Keep = Literal["last", "best", "own_best"]
-NOTED = 4  # the round of the last model, that of the best, and its metric and loss
+NOTED = 4  # the round of the last model, that of the best, and the best's metric and loss
 
 
 @dataclass
 class ModelChoice:
-    """The models of some clients that are to be written, each one row; only the best so far is held beside the last.
+    """Models to write for some clients, one row each; besides the last, only the best so far is stored.
 
-    The round that a model is of is noted with it: that of its training, or that whose uplinks a received model was
-    made from. Round 0, without training, is never the best.
+    The round of each model is stored with it: that of its training, or for a received model that of its uplinks. Round
+    0, the untrained model, is never the best.
 
     Attributes:
         keep: as in the settings.
-        headline: (model, when) of the model that a client is judged by.
-        metric: what its scores are.
+        headline: (model, when) of the headline model.
+        metric: of its scores.
     """
 
     keep: Keep = "last"
@@ -35,37 +35,37 @@ class ModelChoice:
     metric: Metric = ACCURACY
     _rows: dict[int, Tensor] = field(default_factory=dict)
     _round: dict[int, int] = field(default_factory=dict)  # of the last model
-    _best: dict[int, Point] = field(default_factory=dict)  # a client's own, of the model that is held
+    _best: dict[int, Point] = field(default_factory=dict)  # a client's own, of the stored model
 
     def before(self, client: int, last: Tensor | None, best: int) -> None:
-        """Hold a client's last model (d,), about to be replaced, if ``best``, the best common round, is its round."""
+        """Store a client's last model (d,) before it is replaced, if its round is ``best``, the best common round."""
         if self.keep == "best" and last is not None and 0 < self._round.get(client, 0) <= best:
             self._rows[client] = last
 
     def after(self, client: int, number: int, row: Tensor, scores: Sequence[Score]) -> None:
-        """A client's model (d,) from a visit in round ``number``, with the scores of all its models."""
+        """Update with a client's model (d,) from a visit in round ``number``, and the scores of all its models."""
         self._round[client] = number if self.headline[1] == "trained" else number - 1
         own = [s for s in scores if (s.model, s.when, s.split) == (*self.headline, "validation") and s.samples]
         if self.keep != "own_best" or not own or self._round[client] < 1:
             return
         point = Point(self._round[client], own[0].value, own[0].loss)
         held = [self._best[client]] if client in self._best else []
-        found = best([*held, point], self.metric, own=True)  # the best of all rounds follows from that of those before
+        found = best([*held, point], self.metric, own=True)  # the best of all rounds follows from the previous best
         if found and found.round == point.round:
             self._best[client], self._rows[client] = point, row
 
     def of(self, client: int, last: Tensor, best: int) -> Tensor:
-        """The model (d,) to write of a client, whose last one is given; ``best``: the best common round."""
+        """Return the model (d,) to write for a client, given its last one; ``best``: the best common round."""
         if self.keep == "best" and self._round.get(client, 0) <= best:
             return last
         return self._rows.get(client, last)
 
     def forget(self, client: int) -> None:
-        """Let go of the model that is held of a client."""
+        """Drop a client's stored model."""
         self._rows.pop(client, None)
 
     def stored(self, client: int) -> dict[str, Tensor]:
-        """What a checkpoint needs, by dotted path."""
+        """Return all that a checkpoint needs, by dotted path."""
         if self.keep == "last" or client not in self._round:
             return {}
         numbers = (self._round[client], *self._best.get(client, Point(0, None, None)))
@@ -74,7 +74,7 @@ class ModelChoice:
         return {f"chosen.{client}.noted": torch.tensor(noted, dtype=torch.float64), **held}
 
     def restore(self, client: int, what: str, tensor: Tensor) -> None:
-        """Take back one of the tensors that were ``stored``, by the end of its path. Raises CheckpointError."""
+        """Restore one of the ``stored`` tensors, by the end of its path. Raises CheckpointError."""
         if what == "row":
             self._rows[client] = tensor
         else:

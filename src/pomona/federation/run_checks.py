@@ -1,4 +1,4 @@
-"""Checks before a run: what cannot be run together, and what a user should know first."""
+"""Checks before a run: impossible combinations, and warnings."""
 
 import torch
 
@@ -11,12 +11,12 @@ from pomona.models.packages import package
 from pomona.objective.native_package import NativePackage, native_package
 from pomona.scenario import Scenario
 
-LOOKED_AT = 100  # rounds, at most about, whose settings a method is asked about
+LOOKED_AT = 100  # approximate maximum number of rounds for which a method's warning is evaluated
 BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
 
 
 def require_possible(scenario: Scenario) -> None:
-    """Raise ConfigError for a method, settings and a device that do not go together."""
+    """Raise ConfigError for a method, settings and a device that are incompatible."""
     config, method = scenario.config, scenario.config.method.method()
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
@@ -30,14 +30,14 @@ def require_possible(scenario: Scenario) -> None:
 
 
 def cautions(scenario: Scenario) -> list[str]:
-    """Return a line for each thing that a user should know before the run starts."""
+    """Return warnings for the user before the run starts, one line each."""
     lines = [_slow(scenario.config), *scenario.remarks, scenario.choice.reason, _unused(scenario), _normless(scenario)]
     lines.append(_frozen(scenario))
     return [line for line in lines if line]
 
 
 def caution(config: Config) -> str | None:
-    """What a run's method warns of: in the first round, the one of the largest rate, the last, or one between."""
+    """Return the method's warning for the first round, that of the largest rate, the last, or one between."""
     asked, last = config.method.method().caution, config.rounds
     numbers = (1, min(config.lr_warmup_rounds + 1, last), last, *range(1, last, max(1, last // LOOKED_AT)))
     told = (asked(round_of(config, k), len(config.membership.members(config.clients, k))) for k in numbers)
@@ -46,17 +46,17 @@ def caution(config: Config) -> str | None:
 
 def bf16_instructions() -> list[str]:
     """Return the processor's instructions for bf16 arithmetic, by PyTorch's names; without any it is emulated."""
-    # The function is younger than the oldest PyTorch that will do.
+    # Older supported versions of PyTorch do not have the function.
     known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return [name for name in BF16 if known.get(name)]
 
 
 def _slow(config: Config) -> str:
-    """bf16 costs time where it was chosen to save it."""
+    """Warn if bf16 costs time instead of saving it."""
     if config.precision != "bf16" or config.device != "cpu":
         return ""
     if config.engine == "native":
-        native = native_package()  # knows instructions of its own: on ARM none
+        native = native_package()  # detects its own instructions: none on ARM
         emulates = isinstance(native, NativePackage) and not native.bf16
         return "the native engine emulates bf16 on this processor: it is slower than fp32 here" if emulates else ""
     if not bf16_instructions():
@@ -65,7 +65,7 @@ def _slow(config: Config) -> str:
 
 
 def _unused(scenario: Scenario) -> str:
-    """Averaged statistics were asked for where no model can use them."""
+    """Warn if averaged statistics are set but no model can use them."""
     config = scenario.config
     if scenario.initial.statistics.numel() and not config.method.method().server.global_model:
         return (
@@ -76,7 +76,7 @@ def _unused(scenario: Scenario) -> str:
 
 
 def _normless(scenario: Scenario) -> str:
-    """A method about normalisation layers, and a network without any that is trained."""
+    """Warn if a method about normalisation layers is used with a network without trained ones."""
     config = scenario.config
     other = config.method.method().card.without_norms
     if other and not scenario.initial.norms:
@@ -85,7 +85,7 @@ def _normless(scenario: Scenario) -> str:
 
 
 def _frozen(scenario: Scenario) -> str:
-    """A part of the network is trained: what becomes of the other."""
+    """Describe how the frozen part of a partly trained network is handled."""
     if not scenario.frozen:
         return ""
     model, trained = scenario.config.model, scenario.initial().numel()

@@ -1,4 +1,4 @@
-"""The settings of each round: learning rates follow schedules over rounds, pure functions of the round's number."""
+"""Settings of each round: learning rates follow schedules, as pure functions of the round number."""
 
 from math import cos, pi
 
@@ -7,7 +7,7 @@ from pomona.core.round import Round
 
 
 def round_of(config: Config, number: int) -> Round:
-    """The settings of round ``number`` (1 to rounds; rounds + 1 is the closing visit)."""
+    """Return the settings of round ``number`` (1 to rounds; rounds + 1 is the closing visit)."""
     decay = config.lr_decay ** (number - 1) * scheduled(config, number)
     return Round(
         number=number,
@@ -25,7 +25,7 @@ def round_of(config: Config, number: int) -> Round:
 
 
 def scheduled(config: Config, number: int) -> float:
-    """The factor of warm-up and ``lr_schedule`` on the rates of round ``number``; from the last round on it stays."""
+    """Return the factor of warm-up and ``lr_schedule`` for round ``number``; constant after the last round."""
     number, warmup = min(number, config.rounds), config.lr_warmup_rounds
     if number <= warmup:
         return number / (warmup + 1)

@@ -1,4 +1,4 @@
-"""Whether the clients' states of a simulation have room on this machine, and where."""
+"""Checks whether the clients' states of a simulation fit on this machine, and where."""
 
 import shutil
 import tempfile
@@ -16,10 +16,10 @@ from pomona.storage.mapped_array import machine_memory, process_memory
 
 
 def require_training(config: Config, parameters: int, workers: int) -> None:
-    """Raise ConfigError where training on a CPU cannot fit into memory, whatever the network's activations take.
+    """Raise ConfigError if training on a CPU cannot fit into memory, even without the network's activations.
 
-    What is counted is there at the same time: the initial row, each process's network, and of each client that trains
-    its row, its gradient and the optimizer's moments. ``parameters``: numbers in a row of float32.
+    Counts what exists at the same time: the initial row, each process's network, and for each client in training its
+    row, its gradient and the optimizer's moments. ``parameters``: numbers in a row of float32.
     """
     if config.device != "cpu":
         return
@@ -40,21 +40,21 @@ def require_training(config: Config, parameters: int, workers: int) -> None:
 
 
 def choose(config: Config, first: object, kept: int, workers: int, out: Path | None) -> tuple[Hold, list[str]]:
-    """Choice between memory and disk for clients' states, by ``state_memory``.
+    """Choose memory or disk for clients' states, by ``state_memory``.
 
     Args:
         config: of the run.
-        first: a client's first state; the others' are as large.
-        kept: bytes of the copies that a client keeps of the others' models. A round brings at most one new row of each
-            of them, which all who have it share.
-        workers: processes in which clients train at the same time.
-        out: the run's folder, where its checkpoints lie.
+        first: a client's initial state; the others' have the same size.
+        kept: bytes of a client's copies of other clients' models. A round adds at most one new row per client, shared
+            by all that have it.
+        workers: number of processes in which clients train at the same time.
+        out: the run's folder, for its checkpoints.
 
     Returns:
-        What puts a state where it is kept, and a line for people if that is not memory.
+        A function that moves a state to its storage, and a line for display unless that is memory.
 
     Raises:
-        ConfigError: neither memory nor the disks have room.
+        ConfigError: neither memory nor the disks have enough space.
     """
     one, have = sum(t.nbytes for t in flatten(first, "state").values()), machine_memory()
     states, copies = config.clients * one, kept * min(config.rounds + 1, config.clients)
@@ -79,7 +79,7 @@ def choose(config: Config, first: object, kept: int, workers: int, out: Path | N
 
 
 def _wanted(states: int, copies: int, out: Path | None) -> Iterator[tuple[Path, int]]:
-    """Bytes that a run will write, by a folder that is there: copies, states before and after a round, checkpoints."""
+    """Yield the bytes that a run will write, by existing folder: copies, states of two rounds, checkpoints."""
     yield Path(tempfile.gettempdir()), 2 * states + copies
     if out:
         there = next(folder for folder in (out, *out.resolve().parents) if folder.is_dir())
@@ -87,7 +87,7 @@ def _wanted(states: int, copies: int, out: Path | None) -> Iterator[tuple[Path, 
 
 
 def _short(wanted: Iterable[tuple[Path, int]]) -> Iterator[str]:
-    """Missing space per disk; folders on the same disk share its space."""
+    """Yield the missing space per disk; folders on the same disk share its space."""
     for _, group in groupby(sorted(wanted, key=_disk), key=_disk):
         folders, sizes = zip(*group, strict=True)
         free = shutil.disk_usage(folders[0]).free

@@ -1,7 +1,7 @@
 """Storage of clients' states: in memory, or one memory-mapped file each.
 
-Memory that is mapped from a file can be taken back by the system at any time, which writes it to the disk first. What a
-method reads and writes is the same to the bit.
+The system can evict memory that is mapped from a file at any time, after writing it to the disk. Results are identical
+to the bit.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from pomona.core.state import apply, flatten, joined
 from pomona.storage.mapped_array import room
 
 S = TypeVar("S")
-Hold = Callable[[Any], Any]  # a state -> the same state where it is kept
+Hold = Callable[[Any], Any]  # moves a state to its storage
 ALIGNED = 64  # bytes, as PyTorch aligns memory of its own
 
 
@@ -25,36 +25,36 @@ def as_is(state: S) -> S:
 
 
 def to_file(state: S) -> S:
-    """A copy of a state in an unnamed temporary file, which goes with its last tensor.
+    """Copy a state to an unnamed temporary file, which is deleted with its last tensor.
 
     Raises:
-        StorageError: the temporary folder has no room for it.
+        StorageError: the temporary folder has too little space.
     """
     sizes = [-(-t.nbytes // ALIGNED) * ALIGNED for t in flatten(state, "state").values()]
     if not sum(sizes):
         return state
     _give_back()
     with room(sum(sizes), "clients' states", "raise state_memory") as file:
-        # Not by numpy, whose maps hold a file descriptor each, of which a process has about a thousand.
+        # Not with numpy, whose maps hold a file descriptor each, of which a process has about a thousand.
         whole = torch.from_file(f"/dev/fd/{file.fileno()}", shared=True, size=sum(sizes), dtype=torch.uint8)
     parts = iter(whole.split(sizes))
     return apply(lambda t: next(parts)[: t.nbytes].view(t.dtype).view(t.shape).copy_(t), state)
 
 
 def working(states: Sequence[S]) -> S:
-    """States of one client each as one of all, in memory, for a call to change."""
+    """Join single-client states into one in memory, for a call to change."""
     if any(map(file_bytes, states)):
         _give_back()
     return joined(states)
 
 
 def in_file(tensor: Tensor) -> bool:
-    """Whether a tensor lies in a file."""
+    """Return whether a tensor is in a file."""
     return tensor.untyped_storage().filename is not None
 
 
 def in_memory(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a copy if it lies in a file: what travels to another process must not."""
+    """Return the tensor, copied if it is in a file, since tensors sent to another process must not be."""
     if not in_file(tensor):
         return tensor
     _give_back()
@@ -62,7 +62,7 @@ def in_memory(tensor: Tensor) -> Tensor:
 
 
 def file_bytes(state: object) -> int:
-    """Bytes of the file that a state lies in; 0 in memory."""
+    """Return the bytes of the file with a state; 0 in memory."""
     tensors = flatten(state, "state").values()
     return max((t.untyped_storage().nbytes() for t in tensors if in_file(t)), default=0)
 

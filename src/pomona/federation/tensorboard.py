@@ -1,4 +1,4 @@
-"""A run's figures as TensorBoard scalars while it goes: one more watcher beside the progress bar."""
+"""TensorBoard scalars, written during a run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TensorBoardCallback:
-    """Writes each round's figures; what an earlier start wrote of the same rounds is withdrawn."""
+    """Writes each round's metrics; on resuming, withdraws those that an earlier start wrote for the same rounds."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -25,13 +25,13 @@ class TensorBoardCallback:
         self._told: set[tuple[str, int]] = set()
 
     def begin(self) -> None:
-        """Nothing is written before the first round."""
+        """Do nothing; writing starts with the first round."""
 
     def note(self, text: str) -> None:
-        """Notes are for people who look on."""
+        """Do nothing; notes are only displayed."""
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """Add the scalars of a round, and of the evaluations that it made known."""
+        """Add the scalars of a round and of its new evaluations."""
         from torch.utils.tensorboard import SummaryWriter
 
         with writing(self.folder):
@@ -44,19 +44,19 @@ class TensorBoardCallback:
             self._writer.flush()
 
     def end(self, result: Result) -> None:
-        """Add what was evaluated after the last round: the models made from its uploads."""
+        """Add the evaluations after the last round, of the models made from its uploads."""
         if self._writer:
             last = result.rounds[-1]
             self.round(last, [e for e in result.evaluations if e.round == last.round])
 
     def close(self) -> None:
-        """Close the file, if there is one."""
+        """Close the file, if open."""
         if self._writer:
             self._writer.close()
 
 
 def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str, int], float]:
-    """(name, round) -> value. An evaluation has the number of the round that made its model."""
+    """Return (name, round) -> value. An evaluation has the number of the round that made its model."""
     figures: dict[tuple[str, int], float | None] = {
         ("train_loss_mean_over_clients", row.round): mean_of_known(row.loss),
         ("bytes/down", row.round): float(sum(row.bytes_down)),
@@ -76,7 +76,7 @@ def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str,
 
 @contextmanager
 def tracking(folder: Path | None) -> Iterator[tuple[TensorBoardCallback, ...]]:
-    """The watchers of ``--track``: none without a folder. Raises ConfigError if TensorBoard is not installed."""
+    """Yield the callbacks for ``--track``: none without a folder. Raises ConfigError without TensorBoard."""
     if folder is None:
         yield ()
         return

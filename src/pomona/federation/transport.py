@@ -1,7 +1,7 @@
-"""Transports of the round loop: the protocol, and the one that has all clients in this process.
+"""Transports of the round loop: the protocol, and a transport with all clients in this process.
 
 Results do not depend on the transport: a client's work is a pure function of its state, its downlink and its own random
-streams, and replies are put back in the order of ids.
+streams, and replies are sorted by id.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,30 +19,30 @@ from pomona.federation.kept_copies import KeptCopies
 from pomona.methods.base import Downlink
 
 SIMULATION = "simulation"
-"""The run id of one process tree, which carries one run; a deployment has its own."""
+"""Run id of a single process tree, which has one run; a deployment has its own ids."""
 T = TypeVar("T")
 Make = Callable[[Groups], ClientRuntime]  # groups -> the clients of one process
 
 
 class Transport(Protocol):
-    """Carries downlinks to clients and replies back. ``run``: the id of the run that it serves."""
+    """Carries downlinks to clients and replies back. ``run``: the id of its run."""
 
     run: str
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
-        """Make the first states of clients that join, from a model (d,) or the run's initial one."""
+        """Create the initial states of clients that join, from a model (d,) or the run's initial one."""
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
-        """Exchange with the clients of a request; what arrived in the order of its ids, without absent clients."""
+        """Exchange with the clients of a request; returns arrivals in the order of its ids, without absent clients."""
 
     def commit(self, ids: Sequence[int]) -> None:
-        """Tell these clients to keep what the last visit made; the others of it stay as they were."""
+        """Tell these clients to commit the last visit; its other clients are unchanged."""
 
     def save(self, ids: Sequence[int]) -> tuple[Named, Any]:
-        """What a checkpoint must hold of these clients, as they stand: tensors by dotted path, and a note for JSON."""
+        """Return a checkpoint's data for these clients: tensors by dotted path, and a note for JSON."""
 
     def restore(self, ids: Sequence[int], tensors: Named, note: Any, roster: Roster) -> None:
-        """The inverse of ``save``. Raises PrivacyError for a client whose ledger does not go on from there."""
+        """Restore clients, the inverse of ``save``. Raises PrivacyError if a ledger does not continue from there."""
 
 
 class Inline:
@@ -56,11 +56,11 @@ class Inline:
 
     @property
     def copies(self) -> KeptCopies:
-        """What the clients keep of each other's models."""
+        """Copies of each other's models that the clients keep."""
         return self._clients.copies
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
-        """Make the first states of clients that join."""
+        """Create the initial states of clients that join."""
         self._clients.begin(ids, roster, row)
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
@@ -68,28 +68,28 @@ class Inline:
         return arrived(self._clients.visit(visit, down), visit, down)
 
     def commit(self, ids: Sequence[int]) -> None:
-        """Let these clients keep what the last visit made."""
+        """Commit the last visit for these clients."""
         self._clients.commit(ids)
 
     def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
-        """All clients' states and copies, and where their privacy ledgers stand."""
+        """Return all clients' states and copies, and the positions of their privacy ledgers."""
         return saved(self, ids)
 
     def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
-        """Give clients the states of a checkpoint."""
+        """Restore clients from a checkpoint."""
         self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
         self._clients.restore(ids, tensors, roster)
 
     def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
-        """What each client's keeper answers to a question, in the order of ids."""
+        """Return the result of a question to each client's runtime, in the order of ids."""
         return [what(self._clients, i) for i in ids]
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 def arrived(replies: Sequence[Reply], visit: ClientRequest, down: Downlink) -> list[Arrival]:
-    """Replies from this process tree, which belong to the round that is under way."""
+    """Convert replies from this process tree, which belong to the current round."""
     taken = dict(zip(visit.ids, received_bytes(down, visit.ids), strict=True))
     return [
         Arrival(
@@ -105,25 +105,25 @@ def arrived(replies: Sequence[Reply], visit: ClientRequest, down: Downlink) -> l
 
 
 class LocalTransport(Transport, Protocol):
-    """A transport within one process tree, whose clients can be asked anything."""
+    """A transport within one process tree, which can query any client."""
 
     @property
     def busy_share(self) -> float | None:
-        """Share of the working time in which all its processes worked; None where there is one."""
+        """The share of the working time in which all processes worked; None for a single one."""
 
     @property
     def copies(self) -> KeptCopies:
-        """What the clients keep of each other's models."""
+        """Copies of each other's models that the clients keep."""
 
     def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
-        """What each client's keeper answers to a question, in the order of ids."""
+        """Return the result of a question to each client's runtime, in the order of ids."""
 
     def close(self) -> None:
         """End the processes."""
 
 
 def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any]]:
-    """Tensors and note of a checkpoint for clients of this process tree; tensors in files are loaded lazily."""
+    """Return tensors and note of a checkpoint for clients of this process tree; tensors in files are lazy."""
     known = {path: t for own in transport.collect(ClientRuntime.at_hand, ids) for path, t in own.items()}
 
     def fetch(path: str) -> Tensor:

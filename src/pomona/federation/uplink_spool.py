@@ -1,4 +1,4 @@
-"""A round's uplinks in scratch files, so that a server's memory does not grow with the number of its clients."""
+"""Scratch files for a round's uplinks, so that a server's memory does not grow with the number of clients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from pomona.storage.mapped_tensor import let_go, mapped
 
 @dataclass(frozen=True)
 class UplinkSpool:
-    """The uplinks of one visit: a tensor (n, ...) a name, row k for the k-th client asked.
+    """The uplinks of one visit: one tensor (n, ...) per name, row k for the k-th client asked.
 
     ``exchange.stack`` then has the rows of all clients without a copy, or moves those of some together.
     """
@@ -22,13 +22,13 @@ class UplinkSpool:
 
     @classmethod
     def of(cls, request: ClientRequest, folder: Path) -> "UplinkSpool":
-        """Room for all answers to a request. Raises StorageError where a folder has none."""
+        """Allocate space for all answers to a request. Raises StorageError if a folder has too little."""
         n = len(request.ids)
         rows = {name: mapped((n, *like.shape), like.dtype, folder) for name, like in request.expects.items()}
         return cls(request.ids, rows)
 
     def kept(self, reply: Reply) -> Reply:
-        """A reply whose uplink, of the form asked for, lies in the files."""
+        """Return a reply whose uplink, of the requested form, is in the files."""
         k, uplink = self.ids.index(reply.client), {}
         for name, tensor in reply.uplink.items():
             uplink[name] = self.rows[name][k].copy_(tensor)

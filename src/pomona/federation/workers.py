@@ -1,4 +1,4 @@
-"""The transport that spreads clients over worker processes, with tensors in shared memory."""
+"""Transport that distributes clients over worker processes, with tensors in shared memory."""
 
 import contextlib
 import os
@@ -27,25 +27,25 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Groups of clients spread over forked processes by their number of samples; each process has one computing thread.
+    """Groups of clients distributed over forked processes by number of samples; each process has one computing thread.
 
-    Tensors travel through shared memory. A worker keeps its clients' states; what clients keep of each other's models
-    is in ``copies``, which none of the workers' runtimes may keep too. The processes end with ``close``.
+    Tensors are passed in shared memory. A worker stores its clients' states; clients' copies of each other's models are
+    in ``copies``, which the workers' runtimes must not store as well. The processes end with ``close``.
     """
 
     run = SIMULATION
 
     def __init__(self, make: Make, groups: Groups, sizes: Sequence[int], workers: int, copies: KeptCopies) -> None:
-        self.copies = copies  # its banks have to be there before a worker is
+        self.copies = copies  # its banks must exist before a worker is forked
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (most, most)
-        )  # each tensor of a reply is an open file, here and there
+        )  # each tensor of a reply is an open file, in both processes
         context = multiprocessing.get_context("fork")
         self._home: dict[int, int] = {}
         self._pipes: list[Any] = []
         self._processes: list[Any] = []
-        self._together, self._any = 0.0, 0.0  # seconds of visits in which all worked, and in which any did
+        self._together, self._any = 0.0, 0.0  # seconds of visits in which all workers were busy, and in which any was
         for worker, homes in enumerate(spread([sum(sizes[i] for i in group) for group in groups], workers)):
             own = tuple(groups[k] for k in homes)
             here, there = context.Pipe()
@@ -59,7 +59,7 @@ class Workers:
             self._processes.append(process)
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
-        """Make the first states of clients that join."""
+        """Create the initial states of clients that join."""
         self.copies.begin(ids, roster, row)
         homes = sorted({self._home[i] for i in ids})
         for w in homes:
@@ -84,23 +84,23 @@ class Workers:
 
     @property
     def busy_share(self) -> float | None:
-        """Share of the time in which any worker trained or evaluated, so far, in which all did; None before that.
+        """The share of the time with any worker busy so far in which all were; None before any work.
 
-        All begin together, so it is the work of the one that was done first over that of the last, summed over visits.
+        All begin together, so it is the time of the first to finish over that of the last, summed over visits.
         """
         return self._together / self._any if self._any else None
 
     def commit(self, ids: Sequence[int]) -> None:
-        """Let these clients keep what the last visit made."""
+        """Commit the last visit for these clients."""
         self._all(lambda own: (ClientRuntime.commit, [i for i in ids if i in own]))
         self.copies.commit(ids)
 
     def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
-        """All clients' states and copies, and where their privacy ledgers stand."""
+        """Return all clients' states and copies, and the positions of their privacy ledgers."""
         return saved(self, ids)
 
     def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
-        """Give clients the states of a checkpoint."""
+        """Restore clients from a checkpoint."""
         self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
 
         def part(own: set[int]) -> tuple[Any, ...]:
@@ -111,7 +111,7 @@ class Workers:
         self.copies.restore(ids, tensors, roster)
 
     def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
-        """What each client's keeper answers to a question, in the order of ids."""
+        """Return the result of a question to each client's runtime, in the order of ids."""
         asked = [w for w in range(len(self._pipes)) if any(self._home[i] == w for i in ids)]
         for w in asked:
             self._send(w, _each, what, [i for i in ids if self._home[i] == w])
@@ -130,7 +130,7 @@ class Workers:
                 process.join()
 
     def _all(self, request: Callable[[set[int]], tuple[Any, ...]]) -> None:
-        """Ask every worker something, by the ids it keeps."""
+        """Send every worker a request, by its client ids."""
         for w in range(len(self._pipes)):
             self._send(w, *request({i for i, home in self._home.items() if home == w}))
         for w in range(len(self._pipes)):
@@ -145,7 +145,7 @@ class Workers:
     def _receive(self, worker: int) -> Any:
         try:
             answer = self._pipes[worker].recv()
-        except (OSError, EOFError, RuntimeError) as fault:  # the last where a file that was sent cannot be opened
+        except (OSError, EOFError, RuntimeError) as fault:  # the last if a file that was sent cannot be opened
             self._processes[worker].join(timeout=1)
             raise _too_many_files() if self._processes[worker].is_alive() else self._dead(worker) from fault
         if isinstance(answer, BaseException):
@@ -175,8 +175,8 @@ def _each(clients: ClientRuntime, what: Callable[[ClientRuntime, int], T], ids: 
 
 def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
     for end in inherited:
-        end.close()  # the parent's ends: while a copy is open here, its death would go unnoticed
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+        end.close()  # the parent's ends: an open copy here would hide its death
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # interrupts are handled by the parent
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     clients = make(groups)
@@ -193,4 +193,4 @@ def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
                 if os.strerror(EMFILE) not in str(fault):
                     raise
                 pipe.send(_too_many_files())
-            del request, function, args, answer  # models, which would stay in memory until the next request
+            del request, function, args, answer  # models, which would otherwise stay in memory until the next request

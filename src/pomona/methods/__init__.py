@@ -1,4 +1,4 @@
-"""One file per paper: settings, server half, client half; pure functions on rows. The table of all stands here."""
+"""One file per paper: settings, server half and client half, as pure functions on rows; table of all methods."""
 
 from inspect import isabstract
 
@@ -99,16 +99,16 @@ METHODS: dict[str, type[MethodSettings]] = {kind.model_fields["name"].default: k
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is one of ``METHODS``, or one of them with a server optimizer behind it (``fedrep+adam``)."""
+    """Return whether a name is in ``METHODS``, or is one of them with a server optimizer (``fedrep+adam``)."""
     inner, _, optimizer = name.rpartition("+")
     return name in METHODS or (inner in METHODS and optimizer in OPTIMIZERS)
 
 
 def resolve(name: str) -> type[MethodSettings]:
-    """The settings behind a known name, or behind the ``module:Class`` of a user's own, which is imported.
+    """Return the settings class of a known name, or of a user's own ``module:Class``, which is imported.
 
-    Raises ConfigError for an unknown name, a server optimizer behind a method that does not average, a module that
-    cannot be imported, or what is no method there.
+    Raises ConfigError for an unknown name, a server optimizer on a method that does not average, a module that cannot
+    be imported, or an object that is not a method.
     """
     if name in METHODS:
         return METHODS[name]

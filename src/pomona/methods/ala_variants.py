@@ -1,12 +1,12 @@
-"""ALA before other methods: those whose clients start local training from one received model.
+"""ALA combined with other methods whose clients start local training from one received model.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
 2023, table 4 ("ALA as a module"). The wrapped method runs as it is, from ALA's start; a proximal centre stays the
 received model, for FedAMP the cloud model u_i. A method with a personal model keeps that as its headline.
 
-Not offered, because there is no one received model to start from: APPLE, FedFomo, LG-FedAvg, MOCHA; FedRep, which
-receives no last layer for the weights to be on, and PartialFed, which mixes the two models itself. Table 4 has both,
-but neither paper nor code says how; at its p = 1 ALA leaves FedRep as it is. FedAvg with ALA is ``fedala``.
+Not available for APPLE, FedFomo, LG-FedAvg and MOCHA, which have no single received model to start from; FedRep, which
+receives no last layer for the weights; and PartialFed, which mixes the two models itself. Table 4 has the last two, but
+neither paper nor code explains how; at its p = 1 ALA does not change FedRep. FedAvg with ALA is ``fedala``.
 """
 
 from types import new_class
@@ -25,13 +25,13 @@ from pomona.methods.pfedme import PFedMe
 def with_ala(
     kind: type[base.MethodSettings], personal: bool = False, model: str = "model", without: tuple[str, ...] = ()
 ) -> type[base.MethodSettings]:
-    """The settings of a method and those of ALA in one section, and the method with ALA before its local training.
+    """Return settings that combine a method's with ALA's in one section; ALA runs before local training.
 
     Args:
         kind: the method's settings; the new ones are called ``NAME+ala``, and must be bound to ``KINDALA``.
-        personal: whether ALA's start is the model that the method is judged by.
+        personal: whether ALA's start is the method's headline model.
         model: the received model from which local training starts.
-        without: the method's keys that ALA takes the place of; they are not offered.
+        without: the method's keys that ALA replaces; they are not available.
     """
     name = f"{kind.model_fields['name'].default}+ala"
 
@@ -53,4 +53,4 @@ PerFedAvgALA = with_ala(PerFedAvg)
 PFedMeALA = with_ala(PFedMe)
 DittoALA = with_ala(Ditto)  # its global part trains from ALA's start
 FedPHPALA = with_ala(FedPHP)
-FedAMPALA = with_ala(FedAMP, model="cloud", without=("start",))  # starts between the cloud model and the own one
+FedAMPALA = with_ala(FedAMP, model="cloud", without=("start",))  # the start is between the cloud model and the own one

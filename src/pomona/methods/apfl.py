@@ -1,4 +1,4 @@
-"""APFL: each client mixes the weights of a model of its own with those of its copy of the global one.
+"""APFL: each client mixes the weights of its own model with those of its copy of the global model.
 
 Deng, Kamani, Mahdavi. Adaptive personalized federated learning. arXiv 2003.13461 (2020), Algorithm 1.
 
@@ -14,10 +14,10 @@ Deng, Kamani, Mahdavi. Adaptive personalized federated learning. arXiv 2003.1346
 Named models: ``global`` is w as received, ``personal`` is m_i after training. v_i and alpha_i never leave the client.
 alpha = 1 is Separate, alpha = 0 is FedAvg-local, to the bit: both models see FedAvg's batches.
 
-Differs from the paper: weights n_i / n in the server's mean, where it is uniform over the cohort.
+Differs from the paper: the server's mean has weights n_i / n; the paper's is uniform over the cohort.
 Differs from published code: that mixes outputs, not weights; its alpha gradient <v - w, alpha g_v + (1 - alpha) g_w>
-takes what the backward pass of the mixed outputs left for v and w, after their step, and adds a ridge of 0.02 alpha.
-Here it is dF_i / dalpha_i, by the chain rule.
+uses the gradients of the mixed outputs for v and w, after their step, and adds a ridge of 0.02 alpha. Here it is dF_i /
+dalpha_i, by the chain rule.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class APFL(base.MethodSettings):
     adaptive: bool = Field(False, description="learn alpha, one step a round")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(base.averaging(), client(self), CARD)
 
 
@@ -53,7 +53,7 @@ class APFLState:
 
 
 def client(settings: APFL) -> base.Client:
-    """Trains the copy of the global model and the own one on the same batches."""
+    """Train the copy of the global model and the own model on the same batches."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> APFLState:
         V = initial().repeat(len(ids), 1)

@@ -8,25 +8,25 @@ Luo, Wu. Adapt to adaptation: learning personalization for cross-silo federated 
                      c_i  <- c_i  - lr p_ii g                                                               (eq. 5)
                      p_ij <- p_ij - dr_lr (<g, c_j> + lambda(r) mu (p_ij - p_0j))                           (eq. 6)
                      its own c_i is current, the others' are the copies it last downloaded
-    server           keeps the last core of each client and hands out those that are asked for
+    server           keeps the last core of each client and sends those that are requested
     loss scheduler   cosine: (cos(pi r / L) + 1) / 2;  exponential: eps^(r / L), eps = 1e-3;  0 from round L on  (A.1)
     budget M         first those never downloaded, in random order; the rest without replacement, with
                      probability ~ b^|p_ij|, b = max(1.5, r M / N)                                       (eqs. 8, 9)
 
-The core c_i goes up; the row p_i never does. A client chooses in private what to download next, and asks for it
-along with its upload. Under a budget no core is downloaded before its first upload: everybody can make it. The server
-says whose are there, and a client chooses among those.
+The core c_i is uploaded; the row p_i never is. A client chooses privately what to download next, and sends the request
+with its upload. Under a budget no core is downloaded before its first upload, since every client can compute it. The
+server announces which cores are available, and a client chooses among those.
 
 Extension, not in the paper: ``core_step = "local"``. Eq. 5 moves the personal model by lr p_ii^2 g, at N equal clients
-lr g / N^2 at first. Here the client learns a model of its own, which starts at its mixture, and passes on the change:
+lr g / N^2 at first. Here the client trains a model of its own, which starts at its mixture, and uploads the change:
 
-    mixture          m_i(p) = o_i + sum_j p_ij (c_j - o_i), all cores as they stood at the round's start; o_i is the
+    mixture          m_i(p) = o_i + sum_j p_ij (c_j - o_i), all cores as of the round's start; o_i is the
                      model that the client started from: where sum_j p_ij = 1, this is eq. 4
     start            w_i = m_i(p_i)
     each step        p_i  <- p_i + dp,  dp = -R_i D_i,  D_ij = <g, c_j - o_i> + lambda(r) mu (p_ij - p_0j)
                      w_i  <- w_i - lr g + sum_j dp_j (c_j - o_i)
     rates            R_i = ((K + k I) / lr + (lambda(r) mu + 1 / dr_lr) I)^-1,  K_jl = <c_j - o_i, c_l - o_i>, k the
-                     mean eigenvalue of K;  0 while K = 0: progress must come before a choice among it
+                     mean eigenvalue of K;  0 while K = 0: relationships need progress to choose from
     end              c_i  <- c_i + w_i - m_i(p_i)  goes up;  w_i is the personal model
 
 - With w_i = m_i(p_i) + delta_i a round is descent of F_i(m_i(p_i) + delta_i), plus the penalty, in (delta_i, p_i).
@@ -34,12 +34,12 @@ lr g / N^2 at first. Here the client learns a model of its own, which starts at 
   move is weighed in the model, where lr is known to be right, and k keeps each of them from moving far for little.
   With A the rows c_j - o_i, w_i moves by -(lr I + A' R_i A) g, and A' R_i A is at most lr I: if F_i is L-smooth and
   lr L <= 1, a full-batch step without momentum never raises F_i at mu = 0, whatever dr_lr. Nothing here depends on the
-  scale of progress: dr_lr needs no search, and is there for those who want less.
+  scale of progress: dr_lr needs no search; it only serves to slow the relationships down.
 - It gives up descent in the cores: c_i moves by delta_i, and the next mixture counts it p_ii times, others' p_ji
   times. On quadratics of curvature 1 with P fixed, rounds follow W <- W - a P (W - W*), 0 < a < 1: each client's own
   optimum W* is a fixed point, which P repels if an eigenvalue has a negative real part, as of two clients who use but
   each other's core. Learning p turns those round; over all rounds no bound is proved.
-- What P maps to 0, rounds do not learn, and cores grow by it without bound: at a dr_lr near 0 rows stay near p_0, all
+- Rounds learn nothing in the kernel of P, and cores grow in it without bound: at a dr_lr near 0 rows stay near p_0, all
   mixtures are one model m, and core i moves by a (W*_i - m) in every round.
 - Slower than Separate where directions are flat: along one of curvature h, a is about lr h a step, and a round leaves
   1 - a l of the way to the optimum, l an eigenvalue of P, where Separate leaves 1 - a. Rows at first have l = 1 for
@@ -48,13 +48,13 @@ lr g / N^2 at first. Here the client learns a model of its own, which starts at 
 - Rows p_0 and dr_lr = 0: mixtures are FedAvg's model, w_i is FedAvg-local's. One-hot rows and dr_lr = 0: Separate.
 
 Differs from the paper: the exponential scheduler is printed as e^(r/L), which grows and drops the eps that the text
-defines. p may be negative and need not sum to 1 (the "convex combination" of the text is enforced nowhere, in the
-paper's code neither).
-Differs from published code: the penalty has the paper's factor 1/2 (mu here is twice the code's); the record of what
-was ever downloaded is kept, where the published one stays empty and the choice therefore uniform
-(``selection="uniform"``); cores start from one model unless ``core_init="independent"``, which is what the code does.
-From one model c all slopes of p_i are <g, c> at first, and its step moves the mixture by N dr_lr <g, c> c: up to N
-times as far as with cores at right angles, so that a ``dr_lr`` of the paper's can be too large.
+defines. p may be negative and need not sum to 1 (the "convex combination" of the text is not enforced anywhere, nor is
+it in the paper's code).
+Differs from published code: the penalty has the paper's factor 1/2 (mu here is twice the code's); the record of
+downloads is kept, while the published one stays empty, which makes the choice uniform (``selection="uniform"``); cores
+start from one model unless ``core_init="independent"``, as in the published code. From one model c all slopes of p_i
+are <g, c> at first, and its step moves the mixture by N dr_lr <g, c> c: up to N times as far as with cores at right
+angles, so that a ``dr_lr`` of the paper's can be too large.
 
 The steps of p_i are SGD whatever the optimizer of the cores, with the run's momentum. With ``local``, weight decay and
 clipping act on w_i as they do in FedAvg.
@@ -105,7 +105,7 @@ class APPLE(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         weighed = self.mu > 0 and self.schedule_share > 0
         card = replace(CARDS[self.core_step], down_models=lambda clients: limit(self.budget, clients))
         if self.budget:
@@ -114,7 +114,7 @@ class APPLE(base.MethodSettings):
 
 
 def schedule(settings: APPLE, round_: base.Round) -> float:
-    """lambda(r) of appendix A.1, r counted from 0; mu times this weighs the proximal term."""
+    """Return lambda(r) of appendix A.1, r counted from 0; mu times this is the weight of the proximal term."""
     r, length = round_.number - 1, int(settings.schedule_share * round_.total)
     if r >= length:
         return 0.0
@@ -123,12 +123,12 @@ def schedule(settings: APPLE, round_: base.Round) -> float:
     return float(EPSILON ** (r / length))
 
 
-# The server half: a bank of cores, and what each client asked for.
+# The server half: a bank of cores, and each client's request.
 
 
 @dataclass(frozen=True)
 class Bank:
-    """The last core of each client (N, d); whether it is handed out (N,); the ids each asks for next (N, M)."""
+    """The last core of each client (N, d); whether it is available (N,); the ids of each client's request (N, M)."""
 
     cores: Tensor
     offered: Tensor
@@ -136,11 +136,11 @@ class Bank:
 
 
 def server(settings: APPLE) -> base.Server:
-    """Keeps cores, hands out what is asked for."""
+    """Keep cores and send those that are requested."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
-        # Who keeps copies made the initial cores itself; who keeps none has to get them like any other.
+        # Clients that keep copies compute the initial cores themselves; others must receive them.
         offered = torch.full((N,), limit(settings.budget, N) == N - 1)
         return Bank(initial_cores(settings, initial, range(N)), offered, unasked(settings.budget, N))
 
@@ -169,14 +169,14 @@ def server(settings: APPLE) -> base.Server:
 
 
 def handed_out(bank: Bank, ids: tuple[int, ...]) -> Tensor:
-    """Whose cores are handed out (N,), now that those of ids are other than they started."""
+    """Return the mask (N,) of available cores, now that those of ids differ from their start."""
     return bank.offered.index_fill(0, torch.tensor(ids, dtype=torch.long), True)
 
 
 def wishes(settings: APPLE, bank: Bank, there: Tensor, client: int, roster: base.Roster, round_: base.Round) -> Tensor:
-    """The ids (M,) that a client asked for, of those ``there`` (N,); its own id marks a place left empty.
+    """Return the available ids (M,) that a client requested; its own id marks an empty place.
 
-    Before its first uplink it has asked for none; a choice among cores never downloaded needs nothing private.
+    Before its first uplink it has requested none; choosing among cores never downloaded needs no private data.
     """
     asked = bank.requests[client]
     if (asked == client).all():
@@ -185,7 +185,7 @@ def wishes(settings: APPLE, bank: Bank, there: Tensor, client: int, roster: base
 
 
 def initial_cores(settings: APPLE, initial: base.Initial, ids: Sequence[int]) -> Tensor:
-    """The initial cores (n, d) of these clients, which anybody can make from the run's seed."""
+    """Return the initial cores (n, d) of these clients, which any client can compute from the run's seed."""
     if settings.core_init == "common":
         return initial().expand(len(ids), -1)
     return torch.stack([initial(j) for j in ids])
@@ -196,10 +196,10 @@ def initial_cores(settings: APPLE, initial: base.Initial, ids: Sequence[int]) ->
 
 @dataclass(frozen=True)
 class APPLEState:
-    """State of clients: core (n, d), its DR row (n, N), and what it counts its progress from.
+    """State of clients: core (n, d), its DR row (n, N), and the origin of its progress.
 
-    ``seen`` (n, N) marks what was ever downloaded; ``origin`` (n, d) is the model that it started from, (n, 0) with the
-    paper's step.
+    ``seen`` (n, N) marks cores that were ever downloaded; ``origin`` (n, d) is the model that it started from, (n, 0)
+    with the paper's step.
     """
 
     core: Tensor
@@ -209,7 +209,7 @@ class APPLEState:
 
 
 def client(settings: APPLE) -> base.Client:
-    """Learns a core and a DR row."""
+    """Learn a core and a DR row."""
     rule = RULES[settings.core_step]
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> APPLEState:
@@ -231,7 +231,7 @@ def client(settings: APPLE) -> base.Client:
         known = training.roster.known.to(state.dr.device)
         cores, came = mixed(received["cores"])
         if not training.mixes:
-            cores = cores.contiguous()  # of a row in all places PyTorch's products would make copies, in each step
+            cores = cores.contiguous()  # for a row in all places PyTorch's products would make copies in each step
         seen = state.seen.scatter(1, came, True)
         P = state.dr.masked_fill(~known, 0)
         p0 = training.roster.shares.to(P)
@@ -255,7 +255,7 @@ def client(settings: APPLE) -> base.Client:
     ) -> base.Trained[APPLEState]:
         return train(state, received, training, rule.unseen(round_))
 
-    # Under a budget clients hold copies of their own, and a call of several reads no less than calls of one each.
+    # Under a budget clients have their own copies, and a call for several reads as much as calls for each.
     reads_alike = settings.budget is None
     return base.Client(
         start,
@@ -269,12 +269,12 @@ def client(settings: APPLE) -> base.Client:
 
 
 def mixed(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
-    """The cores that clients mix, this round's (N, d) or under a budget their copies (n, N, d); whose came (n, M)."""
+    """Return the cores to mix, (N, d) or under a budget copies (n, N, d); and the ids received (n, M)."""
     return (offer.rows(), offer.came) if isinstance(offer, base.Copies) else (offer.bank, offer.index)
 
 
 def choose(settings: APPLE, p: Tensor, seen: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
-    """The request (M,) of a client for round ``number`` (A.2), among those available (N,)."""
+    """Return a client's request (M,) for round ``number`` (A.2), from those available (N,)."""
     draw, places = stream(seed, "request", number, client), limit(settings.budget, len(p))
     others = np.array([i for i in available.nonzero().squeeze(1).tolist() if i != client], dtype=np.int64)
     M = min(places, len(others))

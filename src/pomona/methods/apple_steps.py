@@ -1,6 +1,6 @@
-"""How a round moves a client's core and its relationships: APPLE's equations 5 and 6, and the extension ``local``.
+"""A round's update of a client's core and relationships: APPLE's equations 5 and 6, and the extension ``local``.
 
-Both take one gradient a batch, g = dF_i/dw at the client's mixture. ``methods/apple.py`` says what they are for.
+Both use one gradient per batch, g = dF_i/dw at the client's mixture. See ``methods/apple.py`` for the purpose.
 """
 
 import math
@@ -14,16 +14,16 @@ from pomona.methods import base
 from pomona.objective.mixture import Mixture
 
 DR_LR = 1e-3
-"""The paper's learning rate of the directed relationships, where none is set."""
+"""The paper's learning rate of the directed relationships, the default."""
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """What clients mix in a round.
+    """The models that clients mix in a round.
 
-    ``copies`` of all cores: (N, d) where all clients hold the same, else (n, N, d); ``origins`` (n, d), which progress
-    is counted from; ``own`` (n, N) marks a client's own place, ``known`` (N,) the members; ``p0`` (N,) the shares that
-    ``pull``, which is lambda(r) mu, draws the relationships to.
+    ``copies`` of all cores: (N, d) if all clients have the same, else (n, N, d); ``origins`` (n, d), from which
+    progress is measured; ``own`` (n, N) marks a client's own position, ``known`` (N,) the members; ``p0`` (N,) the
+    shares to which ``pull``, i.e. lambda(r) mu, draws the relationships.
     """
 
     copies: Tensor
@@ -34,11 +34,11 @@ class Mixing:
     pull: float
 
     def cores(self, n: int) -> Tensor:
-        """The copies of the first n clients."""
+        """Return the copies of the first n clients."""
         return self.copies[:n] if self.copies.dim() == 3 else self.copies
 
     def penalty(self, p: Tensor) -> Tensor:
-        """The penalty's gradient at rows p (n, N)."""
+        """Return the penalty's gradient at rows p (n, N)."""
         return self.pull * (p - self.p0)
 
 
@@ -47,12 +47,12 @@ Moved = tuple[Tensor, Tensor, Callable[[], Tensor]]  # cores (n, d), relationshi
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the steps of a round.
+    """The update rule of a round.
 
-    move(cores, relationships, mixing, training, round, dr_lr) -> what they become, and the personal models;
-    origin(row, n) -> what n clients who start from a row count progress from;
-    unseen(round) -> the round as a client takes it that nobody learns from;
-    ``rate``: the setting of a rate that has to fit the task, beside lr.
+    move(cores, relationships, mixing, training, round, dr_lr) -> their new values, and the personal models;
+    origin(row, n) -> the origin of progress for n clients that start from a row;
+    unseen(round) -> the round for a client whose results are not used by others;
+    ``rate``: the setting of a rate that has to fit the task, besides lr.
     """
 
     move: Callable[[Tensor, Tensor, Mixing, base.LocalTraining, base.Round, float | None], Moved]
@@ -64,10 +64,10 @@ class Rule:
 def paper(
     C: Tensor, P: Tensor, mixing: Mixing, training: base.LocalTraining, round_: base.Round, dr_lr: float | None
 ) -> Moved:
-    """Eqs. 5 and 6: rows C (n, d) and P (n, N) step by step, in place; ``dr_lr`` is 0.001 if not set."""
+    """Apply eqs. 5 and 6 to rows C (n, d) and P (n, N) step by step, in place; ``dr_lr`` is 0.001 if not set."""
     dr_round = relationships_round(round_, (DR_LR if dr_lr is None else dr_lr) * round_.decay)
     rows = (C, P, base.moments_of(C, round_), base.moments_of(P, round_), mixing.own)
-    scaled = torch.empty_like(C)  # memory for p_ii g, once instead of in each step
+    scaled = torch.empty_like(C)  # memory for p_ii g, allocated once instead of in each step
     for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
         mixture = Mixture(p, mine, mixing.cores(len(c)), c)
         slopes = training.mixed_step(mixture, batch, vc, round_)
@@ -82,9 +82,10 @@ def paper(
 def local(
     C: Tensor, P: Tensor, mixing: Mixing, training: base.LocalTraining, round_: base.Round, dr_lr: float | None
 ) -> Moved:
-    """The extension: W (n, d) starts at the mixture and learns as a model of its own, and so do rows P (n, N).
+    """Apply the extension: W (n, d) starts at the mixture and is trained separately, together with rows P (n, N).
 
-    Cores stand while it does; at the end the core moves by W less the mixture. P's rates are at most ``dr_lr``.
+    Cores are constant during training; at the end the core moves by W minus the mixture. P's rates are at most
+    ``dr_lr``.
     """
     W, rates = mixture(C, P, mixing), safe_rates(C, mixing, round_, dr_lr)
     dr_round = relationships_round(round_, 1.0)
@@ -94,7 +95,7 @@ def local(
         _, G = training.gradient(w, batch)
         slopes = training.products(Mixture(p, mine, C0, c), G) - (G * o).sum(1, keepdim=True)
         slopes = (slopes + mixing.penalty(p)) * mixing.known
-        D = (rate * slopes.unsqueeze(1)).sum(2)  # a matrix product's bits would depend on who is in the call
+        D = (rate * slopes.unsqueeze(1)).sum(2)  # a matrix product's bits would depend on the other clients in the call
         base.descend(w, G, vw, round_)
         before = p.clone()
         base.descend(p, D, vp, dr_round)
@@ -104,12 +105,12 @@ def local(
 
 
 def relationships_round(round_: base.Round, lr: float) -> base.Round:
-    """The round as the steps of P see it: plain SGD with the round's momentum at a rate of their own, no decay."""
+    """Return the round for the steps of P: plain SGD with the round's momentum at its own rate, without decay."""
     return replace(round_, lr=lr, weight_decay=0.0, optimizer=base.Optimizer())
 
 
 def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:
-    """o_i + sum_j p_ij (c_j - o_i), rows (n, d): exactly c_i for a one-hot row, and where all cores are the origin."""
+    """Return o_i + sum_j p_ij (c_j - o_i) (n, d): exactly c_i for a one-hot row, and if all cores are the origin."""
     others = P.masked_fill(mixing.own, 0).unsqueeze(1)
     over = P.sum(1, keepdim=True) - 1
 
@@ -122,10 +123,11 @@ def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:
 
 
 def safe_rates(C: Tensor, mixing: Mixing, round_: base.Round, dr_lr: float | None) -> Tensor:
-    """R_i (n, N, N), by which -R_i D is a step of the relationships that moves no mixture by more than lr g.
+    """Return R_i (n, N, N), such that a step -R_i D of the relationships moves no mixture by more than lr g.
 
     R_i = ((K + k I) / lr + (lambda(r) mu + 1 / dr_lr) I)^-1 over members, K the products of all pairs of their progress
-    c_j - o_i and k the mean of its eigenvalues; 0 where all cores are at the origin: there is nothing to choose from.
+    c_j - o_i and k the mean of its eigenvalues; 0 if all cores are at the origin, since there is nothing to choose
+    from.
     """
     largest = math.inf if dr_lr is None else dr_lr * round_.decay
     lr, least = torch.tensor(round_.lr, dtype=torch.float64), 1 / torch.tensor(largest, dtype=torch.float64)
@@ -141,7 +143,7 @@ def safe_rates(C: Tensor, mixing: Mixing, round_: base.Round, dr_lr: float | Non
 
 
 def _products(C: Tensor, mixing: Mixing, k: int) -> Tensor:
-    """The products (m, m) of all pairs of members' progress as client k holds it."""
+    """Return the products (m, m) of all pairs of members' progress, as held by client k."""
     copies = mixing.copies[k] if mixing.copies.dim() == 3 else mixing.copies
     own = mixing.own[k].unsqueeze(1)
 

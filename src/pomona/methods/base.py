@@ -1,10 +1,10 @@
-"""The shape of a method: server half, client half and card. No base classes.
+"""The structure of a method: server half, client half and card. No base classes.
 
 A method is two halves of pure functions. The server half turns its state into downlinks and uplinks into its next
 state; the client half turns its state and a downlink into its next state and an uplink. Both are written for rows: a
 leading axis of clients, of length one in a silo.
 
-All that a method needs stands here: ``from pomona.methods import base``.
+Everything that a method needs is available here: ``from pomona.methods import base``.
 """
 
 from abc import ABC, abstractmethod
@@ -107,21 +107,21 @@ __all__ = [
 
 
 Downlink = Mapping[str, Rows]
-Received = Mapping[str, Any]  # name -> rows (n, d) where the index was (n,), a Rows or Copies where it was (n, M)
+Received = Mapping[str, Any]  # name -> rows (n, d) for an index (n,), a Rows or Copies for an index (n, M)
 Uplink = dict[str, Tensor]  # name -> (n, ...)
 Info = dict[str, Tensor]  # for the record: name -> (n, ...)
 State = TypeVar("State")
-Trained = tuple[State, Uplink, Info]  # what a client half's train returns
+Trained = tuple[State, Uplink, Info]  # the result of a client half's train
 
 
 @dataclass(frozen=True)
 class Initial:
-    """Initial models from the run's seed, the same for whoever asks.
+    """Initial models from the run's seed, the same for every caller.
 
-    ``initial()`` is the common one, ``initial(i)`` client i's own.
-    ``layers`` are the slices of a row that hold one layer each, from input to output; ``norms`` those of the tensors of
-    normalisation layers, in the order of the row; ``statistics`` (b,) those of BatchNorm that travel beside a global
-    model, empty where none do, and ``variances`` the slices of these that are some.
+    ``initial()`` is the common one, ``initial(i)`` client i's own. ``layers`` are the slices of a row that hold one
+    layer each, from input to output; ``norms`` those of the tensors of normalisation layers, in the order of the row;
+    ``statistics`` (b,) are BatchNorm statistics sent with a global model, empty if there are none, and ``variances``
+    the slices of these that are variances.
     """
 
     make: Callable[[int | None], Tensor]
@@ -131,24 +131,24 @@ class Initial:
     variances: tuple[slice, ...] = ()
 
     def __call__(self, client: int | None = None) -> Tensor:
-        """The row (d,) that everybody starts from, or a client's own when one is named."""
+        """Return the common initial row (d,), or a client's own if given."""
         return self.make(client)
 
     def instead(self, row: Tensor | None) -> "Initial":
-        """The same with a row (d,) for everybody's model, where one is given."""
+        """Return initial models with a given common row (d,), or unchanged if None."""
         return self if row is None else replace(self, make=lambda _: row.clone())
 
     def in_files(self, folder: Path) -> "Initial":
-        """The same rows, each in a scratch file of a folder; so is then what is made of them by columns."""
+        """Return the same rows, each in a scratch file in a folder; results by columns are then there too."""
         return replace(self, make=lambda client: filed(self.make(client), folder))
 
 
 def nothing(*_: Any) -> None:
-    """Returns None: the state of a half that keeps none, and the note or warning of a method without one."""
+    """Return None: the state of a half without one, and the note or warning of a method without one."""
 
 
 def own_model(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> Tensor:
-    """The ``start`` of a client half whose state is a model of its own: (n, d), everybody's at first the common one."""
+    """Return the ``start`` of a client half whose state is its own model: (n, d), initially the common one."""
     return initial().repeat(len(ids), 1)
 
 
@@ -162,17 +162,18 @@ class Server:
     aggregate(state, uplink, ids, roster, round) -> state, the uplink's leading axis being ids, ascending.
     welcome(state, ids, roster) -> state, row: clients join a federation of the members on the roster; the state has
     places for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
-    expects(state) -> examples of one client's uplink, by name: what is let in has exactly these shapes and dtypes.
-    flaw(uplink) -> why one client's uplink, of that form and finite, cannot be used, in half a sentence, if so.
-    limited(state, uplink, ids, roster, round) -> of each client that counts for less than what it says would make of it
-    why, in half a sentence; as ``aggregate`` counts it.
-    ``separable``: aggregate touches nothing but what belongs to ids, so a copy of the state can serve one client that
-    nobody else learns from.
+    expects(state) -> examples of one client's uplink, by name: only uplinks with exactly these shapes and dtypes are
+    accepted.
+    flaw(uplink) -> a phrase on why a client's valid and finite uplink cannot be used, if so.
+    limited(state, uplink, ids, roster, round) -> for each client whose weight ``aggregate`` limits, the reason, as a
+    phrase.
+    ``separable``: aggregate changes only what belongs to ids, so a copy of the state can serve a client whose results
+    are not used by others.
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
-    closing(state, roster, round) -> what is to be said of the run by its last state and round, if anything.
-    ``global_model``: all clients make the same whole model of what they receive, and observe it as "global".
-    ``averages``: the state is nothing but the model or part of one (k,) that is sent, and becomes a mean of what comes;
-    a server optimizer may then step towards that mean instead (``fedopt``).
+    closing(state, roster, round) -> a closing note on the run from its last state and round, if any.
+    ``global_model``: all clients build the same whole model from what they receive, and observe it as "global".
+    ``averages``: the state is just the model or part of one (k,) that is sent, and becomes a mean of the uplinks; a
+    server optimizer may then step towards that mean instead (``fedopt``).
     """
 
     start: Callable[[Initial, Roster, int], Any]
@@ -193,17 +194,17 @@ class Server:
 class Client:
     """The client half.
 
-    start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client that keeps nothing;
-    train(state, received, training, round) -> state, uplink, info. The state it is given is its own to change.
-    ``adapt``: train of a client that nobody learns from, where it differs.
-    ``private`` names the tensors of the state that never leave the client and that the record keeps apart; a state that
-    is one tensor is called "state". Info is for the record of a simulation; a deployment leaves it with the client.
-    ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row that it got of every
-    client: they are received as ``Copies``, and 0 of those who are no members. keeps[name](initial, roster) -> Rows
-    with an index (N,): what it has before any has come; of no clients if such an entry is not kept after all.
-    ``constant``: the state stays what it was at the start.
-    ``reads_alike``: in each step clients read all models that they received, and received the same.
-    ``rate``: the setting of a rate that, beside lr, may be too large where a client's training diverges.
+    start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client without state;
+    train(state, received, training, round) -> state, uplink, info. The given state may be changed.
+    ``adapt``: train for a client whose results are not used by others, if it differs. ``private`` names the tensors of
+    the state that never leave the client and that the record stores separately; a state that is one tensor is called
+    "state". Info is for a simulation's record; in a deployment it stays with the client.
+    ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row from every client:
+    they are received as ``Copies``, with 0 for clients that are not members. keeps[name](initial, roster) -> Rows with
+    an index (N,): the initial rows; of no clients if such an entry is not kept after all.
+    ``constant``: whether the state never changes after the start.
+    ``reads_alike``: whether clients read all received models in each step, and receive the same ones.
+    ``rate``: the setting of a rate, besides lr, that may be too large if a client's training diverges.
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
@@ -218,30 +219,30 @@ class Client:
 
 @dataclass(frozen=True)
 class Card:
-    """The method's card, as a model has a model card: all that the rest of the package knows of it.
+    """The method's card, like a model card: all that the rest of the package knows about it.
 
     Attributes:
-        presentation: title, colour, and the words for ``info``; records carry it.
+        presentation: title, colour, and the names for ``info``; stored in records.
         paper: the source, with its equations.
         summary: the method in one line.
         down, up: models per client and round.
-        down_models: of the number of clients, the most models that a client receives in a round; None where ``down`` is
-            a number, or a share of one model.
-        private: what stays with the client.
+        down_models: maximum models that a client receives in a round, as a function of the number of clients; None if
+            ``down`` is a number, or a share of one model.
+        private: data that stays with the client.
         headline: the (model, when) that its paper reports.
-        keeps: a client's history, what its state holds from round to round.
-        joining: the effect on the method's numbers of clients that join, leave, or were never trained with.
-        gradients: every gradient that it takes of training data, from which the cost of privacy is projected.
-        releases: what it sends past the noised gradients, to be acknowledged where training is private.
-        not_private: the reason why it cannot train privately, and what to do; None if it can.
-        needs: what a round needs beyond any cohort's training data.
-        validates: every client needs validation samples.
-        needs_total: a round depends on the number of rounds, so that a run cannot be given more.
-        steps: the local steps that the update rule holds for.
-        judges: models that its clients observe beside the headline one, other than personal, global and local.
-        batchwise: its criteria on outputs know nothing of training samples but the batch, so that these may be patches.
-        without_norms: the method that it is in a network without normalisation layers, where it is none of its own.
-        tells: what the server learns of a client by an entry of its uplink that is no model, in half a sentence each.
+        keeps: a client's history, i.e. its state from round to round.
+        joining: the effect on the method's numbers of clients that join, leave, or never train.
+        gradients: all gradients on training data, from which the cost of privacy is projected.
+        releases: information sent besides the noised gradients, to be acknowledged in private training.
+        not_private: the reason why it cannot train privately, with a remedy; None if it can.
+        needs: requirements of a round besides any cohort's training data.
+        validates: whether every client needs validation samples.
+        needs_total: whether a round depends on the number of rounds, so that a run cannot be extended.
+        steps: the local steps that the update rule supports.
+        judges: models that its clients observe besides the headline one and personal, global and local.
+        batchwise: whether its criteria on outputs use only the samples of the batch, so that these may be patches.
+        without_norms: the equivalent method for a network without normalisation layers, if any.
+        tells: a phrase on what the server learns about a client from each entry of its uplink that is not a model.
     """
 
     presentation: Presentation
@@ -269,11 +270,11 @@ class Card:
 
 @dataclass(frozen=True)
 class Method:
-    """A method with its settings bound: two halves and a card.
+    """A method with its settings: two halves and a card.
 
-    caution(round, members) -> a warning before a run that has a round like this one of so many clients, if any;
-    share(partition, labels, seed) -> the partition in which clients hold samples of others too, where the method hands
-    samples to all; ``labels`` are class numbers of all rows.
+    caution(round, members) -> a warning before a run with such a round and number of clients, if any;
+    share(partition, labels, seed) -> the partition in which clients also have samples of others, for methods that share
+    samples; ``labels`` are class numbers of all rows.
     """
 
     server: Server
@@ -284,15 +285,15 @@ class Method:
 
     @property
     def lasting(self) -> bool:
-        """Whether the rounds of a client that nobody learns from build on each other; else each begins as the first."""
+        """Return whether rounds of a client whose results are not used build on each other."""
         return self.server.separable or not (self.client.constant or self.client.start is nothing)
 
 
 class MethodSettings(Settings, ABC):
-    """The settings of a method; a subclass adds its own as fields, and says how they become a method.
+    """The settings of a method; a subclass adds its own fields, and builds the method from them.
 
-    ``name`` is what users write: one of ``METHODS``; for a class outside the package ``module:Class``, which follows
-    from where it stands.
+    ``name`` is the name for users: one of ``METHODS``; for a class outside the package ``module:Class``, derived from
+    its location.
     """
 
     name: str = ""
@@ -304,13 +305,13 @@ class MethodSettings(Settings, ABC):
 
     @abstractmethod
     def method(self) -> Method:
-        """The two halves and the card."""
+        """Return the two halves and the card."""
 
 
 def averaging(part: Callable[[Initial], Tensor] | None = None) -> Server:
-    """FedAvg's server (McMahan et al. 2017): one model w for everybody, w <- sum_i n_i / n w_i over the cohort.
+    """Return FedAvg's server (McMahan et al. 2017): one common model w, w <- sum_i n_i / n w_i over the cohort.
 
-    ``part`` takes from the initial model what is averaged (k,), if clients keep the rest; joining clients then start
+    ``part`` takes the averaged part (k,) from the initial model, if clients keep the rest; joining clients then start
     from the run's initial model.
     """
 
@@ -341,21 +342,21 @@ def reweighting(
     ratios: Ratios,
     bounds: Callable[[tuple[int, ...], Roster, Round], Bounds] = lambda *_: {},
 ) -> Server:
-    """FedAvg's server whose clients count by more than their samples: w <- w + sum_i c_i (w_i - w), c_i = p_i ratio_i.
+    """Return FedAvg's server with further client weights: w <- w + sum_i c_i (w_i - w), c_i = p_i ratio_i.
 
-    Where shares are limited (``Roster.largest``) so are those of the c_i, and their sum is at most 1
-    (``core.weight_limit.reweighted``). Whoever loses by that is named, and whose number is outside its bounds.
+    If shares are limited (``Roster.largest``), so are the c_i, and their sum is at most 1
+    (``core.weight_limit.reweighted``). Clients that are limited, or whose number is outside its bounds, are named.
 
-    ``says``: the numbers (1,) float64 that a client uploads beside its model, and the least that each may be.
-    ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,). Where all ratios are 1
-    this is FedAvg, to the bit.
-    bounds(ids, roster, round) -> by name the least and the most (n,) of a number that follow from what is known of the
-    clients; a number outside counts as the nearest.
+    ``says``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of each.
+    ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,). If all ratios are 1 this
+    is FedAvg, to the bit.
+    bounds(ids, roster, round) -> by name the lower and upper bounds (n,) of a number, derived from what is known about
+    the clients; a number outside is replaced by the nearest bound.
     """
     mean = averaging()
 
     def believed(uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Uplink:
-        """The uplink with its numbers within their bounds."""
+        """Return the uplink with its numbers limited to their bounds."""
         within_bounds = {
             name: uplink[name].cpu().clamp(low.unsqueeze(1), high.unsqueeze(1))
             for name, (low, high) in bounds(ids, roster, round_).items()
@@ -363,12 +364,12 @@ def reweighting(
         return {**uplink, **within_bounds}
 
     def counted(w: Tensor, uplink: Uplink, p: Tensor, round_: Round) -> tuple[Tensor, Tensor]:
-        """The ratios and the c_i of the method (n,), on the CPU."""
+        """Return the ratios and the c_i of the method (n,), on the CPU."""
         ratio = ratios(w, uplink, p, round_).to(p)
         return ratio, p * ratio
 
     def limit(c: Tensor, p: Tensor, roster: Roster) -> Tensor:
-        """What is left of the c_i (n,)."""
+        """Return the c_i (n,) after the limit."""
         return torch.tensor(reweighted(p.tolist(), c.tolist(), roster.largest), dtype=p.dtype)
 
     def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
@@ -408,12 +409,12 @@ def reweighting(
 
 
 def silent() -> Server:
-    """The server of methods without one."""
+    """Return the server of methods without one."""
     return Server(nothing, lambda *_: {}, nothing, welcome=lambda *_: (None, None), expects=lambda _: {})
 
 
 def forgetful(name: str, weight: float, round_: Round) -> str | None:
-    """A warning of a method whose pull on personal models, ``method.lambda``, is not small against a step."""
+    """Warn if a method's pull on personal models, ``method.lambda``, is not small against a step."""
     if round_.lr * weight < 1:
         return None
     return (

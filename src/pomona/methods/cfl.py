@@ -42,9 +42,9 @@ from torch import Tensor
 
 from pomona.methods import base
 
-NOBODY = -1  # the cluster of who is no member
+NOBODY = -1  # the cluster of clients that are not members
 SMALLEST = 3
-"""Members that a cluster must have to be split."""
+"""Minimum number of members for a split."""
 
 
 class CFL(base.MethodSettings):
@@ -62,15 +62,15 @@ class CFL(base.MethodSettings):
     warmup_rounds: int = Field(5, ge=0, le=10**6, description="rounds before the first split")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(server(self), base.Client(base.nothing, train), CARD)
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """One model a cluster (V, d); each client's cluster (N,); what was seen of each cluster's last round.
+    """One model per cluster (V, d); each client's cluster (N,); and norms of each cluster's last round.
 
-    ``norms`` (V, 2) float64 holds the norm of the mean update and the largest norm; ``unit`` () is that of the
+    ``norms`` (V, 2) float64 has the norm of the mean update and the largest norm; ``unit`` () is that of the
     thresholds, 0 before the first round.
     """
 
@@ -81,7 +81,7 @@ class Clusters:
 
 
 def server(settings: CFL) -> base.Server:
-    """Keeps the clusters' models; averages within clusters, and splits them."""
+    """Keep the clusters' models, average within clusters, and split them."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Clusters:
         everybody = torch.where(roster.known, 0, NOBODY)
@@ -126,7 +126,7 @@ def server(settings: CFL) -> base.Server:
 
 @dataclass(frozen=True)
 class Updates:
-    """A round's updates in double precision: what came, W (n, d), less what was sent; never all of it in memory.
+    """A round's updates in double precision: received rows W (n, d) minus what was sent, never all of them in memory.
 
     ``models`` (V, d) are the clusters', ``labels`` (n,) the cluster of each row.
     """
@@ -137,17 +137,17 @@ class Updates:
 
     @cached_property
     def norms(self) -> Tensor:
-        """Of each update (n,)."""
+        """The norm (n,) of each update."""
         return base.norms_by_columns(self._of, self.W, self.models)
 
     def mean_norm(self, cluster: int) -> Tensor:
-        """Norm () of the mean update of a cluster."""
+        """Return the norm () of the mean update of a cluster."""
         own = self.labels == cluster
         mean = base.norms_by_columns(lambda w, v: self._of(w, v)[own].mean(0, keepdim=True), self.W, self.models)
         return mean.squeeze(0)
 
     def similarity(self, cluster: int) -> Tensor:
-        """Cosines (m, m) between a cluster's updates."""
+        """Return the cosines (m, m) between a cluster's updates."""
         own = self.labels == cluster
         return base.cosines(lambda w, v: self._of(w, v)[own], self.W, self.models)
 
@@ -156,27 +156,27 @@ class Updates:
 
 
 def unit(settings: CFL, updates: Updates) -> Tensor:
-    """Unit of the thresholds: the mean norm () of the first updates, or 1."""
+    """Return the unit of the thresholds: the mean norm () of the first updates, or 1."""
     return updates.norms.mean() if settings.units == "first-round" else torch.ones((), dtype=torch.float64)
 
 
 def measured(state: Clusters, cluster: int, updates: Updates) -> Clusters:
-    """The state with a cluster's norms of this round."""
+    """Return the state with a cluster's norms of this round."""
     seen = torch.stack([updates.mean_norm(cluster), updates.norms[updates.labels == cluster].max()])
     return replace(state, norms=state.norms.index_copy(0, torch.tensor([cluster]), seen.unsqueeze(0)))
 
 
 def divided(settings: CFL, state: Clusters, cluster: int) -> bool:
-    """The paper's test: near a stationary point of the cluster, but not of its members."""
+    """Apply the paper's test: near a stationary point of the cluster, but not of its members."""
     mean, largest = state.norms[cluster] / state.unit.clamp_min(torch.finfo(torch.float64).tiny)
     size = int((state.labels == cluster).sum())
     return size >= SMALLEST and float(mean) < settings.eps_mean and float(largest) > settings.eps_max
 
 
 def split(settings: CFL, state: Clusters, cluster: int, updates: Updates) -> Clusters:
-    """The state with a cluster in two; the half with the lowest id keeps its number, the other gets the next.
+    """Return the state with a cluster split; the half with the lowest id keeps its number, the other gets the next.
 
-    As it was where the halves are more alike than noise allows to tell.
+    Unchanged if the halves are too similar to be distinguished from noise.
     """
     similarity = updates.similarity(cluster).numpy()
     apart = bipartition(similarity)
@@ -194,11 +194,11 @@ def split(settings: CFL, state: Clusters, cluster: int, updates: Updates) -> Clu
 
 
 def bipartition(similarity: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask (n,) of clients in the other half than the first, from similarities (n, n).
+    """Return the mask (n,) of the half without the first client, from similarities (n, n).
 
-    The largest similarity across the halves is as small as it can be.
+    It minimises the largest similarity across the halves.
     """
-    from sklearn.cluster import AgglomerativeClustering  # late: a second, in each process of a silo
+    from sklearn.cluster import AgglomerativeClustering  # imported late: a second in every silo process
 
     halves = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="single")
     labels = halves.fit_predict(1 - similarity)
@@ -206,7 +206,7 @@ def bipartition(similarity: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def never_split(state: Clusters, roster: base.Roster, round_: base.Round) -> str | None:
-    """Note for a run that never split and so was FedAvg with a uniform mean."""
+    """Return a note for a run that never split and so was FedAvg with a uniform mean."""
     if len(state.models) > 1:
         return None
     mean, largest = state.norms[0] / state.unit.clamp_min(torch.finfo(torch.float64).tiny)
@@ -217,7 +217,7 @@ def never_split(state: Clusters, roster: base.Roster, round_: base.Round) -> str
 
 
 def averaged(state: Clusters, W: Tensor, who: Tensor) -> Clusters:
-    """The state with each cluster's model the plain mean of its members' among rows W (n, d) of clients ``who``."""
+    """Return the state with each cluster's model set to the mean of its members' rows in W (n, d) of ``who``."""
     models, labels = state.models.clone(), state.labels[who]
     for cluster in labels.unique().tolist():
         models[cluster] = base.mean_of_some(W, labels == cluster)
@@ -225,7 +225,7 @@ def averaged(state: Clusters, W: Tensor, who: Tensor) -> Clusters:
 
 
 def train(state: None, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[None]:
-    """Local SGD from the cluster's model."""
+    """Run local SGD from the cluster's model."""
     model = received["model"]
     training.observe("personal", model, "received")
     W = base.sgd(training, model.clone(), round_)

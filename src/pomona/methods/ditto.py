@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and beside it a personal model of each client that is held near the global one.
+"""Ditto: FedAvg, plus a personal model for each client that is kept near the global one.
 
 Li, Hu, Beirami, Smith. Ditto: fair and robust federated learning through personalization. ICML 2021
 (arXiv 2012.04221), Algorithm 1.
@@ -13,8 +13,8 @@ v_i after training. Both passes of a round draw the same batches, so that the gl
 lambda = 0, v_i is Separate, to the bit. A step keeps the share 1 - lr lambda of v_i: at lr lambda = 1 nothing. The
 paper chooses lambda among 0.1, 1 and 2 at small rates; at larger ones take a smaller lambda.
 
-Differs from published code: that takes the steps of both models in turns (the same numbers: neither reads the other),
-samples clients by size and averages uniformly.
+Differs from published code: that alternates the steps of both models (to the same effect), samples clients by size and
+averages uniformly.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ class Ditto(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         card = replace(CARD, gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs)))
         return base.Method(base.averaging(), client(self), card, self.caution)
 
@@ -51,7 +51,7 @@ class Ditto(base.MethodSettings):
 
 
 def client(settings: Ditto) -> base.Client:
-    """FedAvg's client, and a personal model (n, d) trained beside it."""
+    """Run FedAvg's client, and train a personal model (n, d) in addition."""
     shared = fedavg.client(mu=0.0)
 
     def train(

@@ -1,4 +1,4 @@
-"""FedALA: each client learns, element by element, how much of the global model to start local training from.
+"""FedALA: each client learns the share of the global model in its starting point, element by element.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
 2023 (arXiv 2212.01197), Algorithm 1.
@@ -12,8 +12,8 @@ Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for pe
 
 w is the received model, w_i the client's own last trained one, W_i starts at 1. ``personal, received`` is t_i.
 
-ALA (``adaptive``) wraps any client half that starts local training from one received model: it hands on what was
-received, unchanged, and received["start"] beside it; a proximal centre stays the received model.
+ALA (``adaptive``) wraps any client half that starts local training from one received model: it passes on what was
+received, unchanged, and adds received["start"]; a proximal centre stays the received model.
 
 The initial stage is the first participation in which the received model differs from the client's own (the paper's
 second iteration). It ends for a client when the standard deviation of the last ten epochs' losses, each that of the
@@ -58,7 +58,7 @@ class FedALA(base.MethodSettings, ALA):
     name: Literal["fedala"] = "fedala"
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         card = replace(
             adaptive_card(fedavg.CARD, self),
             presentation=base.Presentation("FedALA", QUANTITIES),
@@ -71,10 +71,10 @@ class FedALA(base.MethodSettings, ALA):
 
 @dataclass(frozen=True)
 class FedALAState:
-    """ALA's state beside the inner method's.
+    """ALA's state in addition to the inner method's.
 
     ``last`` (n, d) the client's own trained model; ``weights`` (n, k) W_i on the upper layers; ``started`` (n,) whether
-    the initial stage is behind the client.
+    the client has completed the initial stage.
     """
 
     inner: Any
@@ -84,10 +84,10 @@ class FedALAState:
 
 
 def adaptive(inner: base.Client, settings: ALA, personal: bool = True, model: str = "model") -> base.Client:
-    """ALA before a client half that starts from received["start"] and uplinks its trained model as "model".
+    """Apply ALA before a client half that starts from received["start"] and uplinks its trained model as "model".
 
-    ``personal``: the start is the personal model; False where the inner method names its own. ``model``: the name of
-    what is received.
+    ``personal``: whether the start is the personal model; False if the inner method names its own. ``model``: the name
+    of the received model.
     """
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedALAState:
@@ -114,7 +114,7 @@ def adaptive(inner: base.Client, settings: ALA, personal: bool = True, model: st
 
 
 def mixed(w: Tensor, last: Tensor, weights: Tensor, part: slice) -> Tensor:
-    """Eq. 4, rows (n, d): exactly w where a weight is 1, exactly the own model where it is 0."""
+    """Return eq. 4, rows (n, d): exactly w where a weight is 1, exactly the own model where it is 0."""
     mixture = w.clone()
     mixture[:, part] = torch.lerp(last[:, part], w[:, part], weights)
     return mixture
@@ -129,16 +129,16 @@ def learn(
     training: base.LocalTraining,
     round_: base.Round,
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 5, in place on the state's weights: until converged for those who begin, ``round_epochs`` for the others.
+    """Apply eq. 5 to the state's weights, in place: until converged at the beginning, later for ``round_epochs``.
 
-    Returns the epochs that each client learned for (n,), and the loss of each epoch's last batch, by which the stage
-    ends (n, the most epochs of a round): 0 after a client's last epoch.
+    Returns the number of epochs of each client (n,), and the loss of each epoch's last batch, which ends the stage (n,
+    the maximum epochs of a round): 0 after a client's last epoch.
     """
     most = torch.where(begins, settings.stage_epochs, settings.round_epochs * state.started.long())
     learning = most > 0
     epochs, losses = torch.zeros(len(w)), list[Tensor]()
     shown = torch.zeros(len(w), max(settings.stage_epochs, settings.round_epochs), dtype=w.dtype)
-    # All epochs have the same batches, and the layers below those with weights stay the received ones.
+    # All epochs have the same batches, and the layers below those with weights remain the received ones.
     kept = base.ConstantFeatures() if int(most.max()) > 1 else None
     while learning.any():
         mixture = mixed(w, state.last, state.weights, part)
@@ -160,14 +160,14 @@ def learn(
 
 
 def converged(losses: list[Tensor]) -> Tensor:
-    """Whether the initial stage ends after these epochs: their losses (n,) -> (n,)."""
+    """Return (n,) whether the initial stage ends after these epochs, from their losses (n,)."""
     if len(losses) <= WINDOW:
         return torch.zeros_like(losses[0], dtype=torch.bool)
     return torch.stack(losses[-WINDOW:]).std(0, correction=0) < THRESHOLD
 
 
 def by_layer(weights: Tensor, layers: tuple[slice, ...], count: int) -> Tensor:
-    """The mean weight of each of the upper layers, (n, p)."""
+    """Return the mean weight of each of the upper layers, (n, p)."""
     adapted = layers[len(layers) - count :]
     means = [weights[:, s.start - adapted[0].start : s.stop - adapted[0].start].mean(1) for s in adapted]
     return torch.stack(means, 1) if means else weights
@@ -203,8 +203,8 @@ QUANTITIES = (
 
 
 def adaptive_card(card: base.Card, settings: ALA, personal: bool = True) -> base.Card:
-    """The card of a method with ALA before its local training; ``personal`` as in ``adaptive``."""
-    # The stage's epochs go over one batch order: all of its gradients meet on the same batches.
+    """Return the card of a method with ALA before its local training; ``personal`` as in ``adaptive``."""
+    # The stage's epochs use one batch order: all of its gradients are on the same batches.
     stage = base.Gradients(per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True)
     later = [base.Gradients(per_batch=settings.round_epochs, purpose="ala", epochs=1)] if settings.round_epochs else []
     shown = card.presentation

@@ -14,20 +14,19 @@ Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized cross-silo federated learn
     step size        constant alpha, lambda / sqrt(K), or diminishing alpha / k          (theorems 1 and 2; K rounds)
     HeurFedAMP       xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h))    (eq. 8)
 
-The server keeps the last model of each client. It sends client i its cloud model u_i and, so that people can look at
-it, the row xi_i. Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentum). Theorem 1's step makes it
-lr sqrt(K), a diminishing one lets it grow to lr lambda K / alpha, so that lr has to fall as fast; from 1 on a run is
-warned.
+The server keeps the last model of each client. It sends client i its cloud model u_i and, for the record, the row xi_i.
+Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentum). Theorem 1's step makes it lr sqrt(K), a diminishing
+one lets it grow to lr lambda K / alpha, so that lr has to fall as fast; from 1 on a run is warned.
 
-``gradient`` says which multiple of A' a message weighs. "printed" (the default) is eq. 5: its fixed point is a
-stationary point of eq. 1 with lambda / 2 for lambda, because the gradient of A(||w_i - w_j||^2) carries a factor 2 that
-eq. 5 has not. "exact" has xi_ij = 2 alpha_k A', whose fixed point is a stationary point of eq. 1 itself.
+``gradient`` selects the multiple of A' that weights a message. "printed" (the default) is eq. 5: its fixed point is a
+stationary point of eq. 1 with lambda / 2 for lambda, because the gradient of A(||w_i - w_j||^2) has the factor 2, which
+is not in eq. 5. "exact" has xi_ij = 2 alpha_k A', whose fixed point is a stationary point of eq. 1 itself.
 
 Convexity: u_i is a convex combination while sum_{j != i} xi_ij <= 1, which alpha_k (N - 1) A'(0) <= 1 ensures. So the
 default alpha is 1, or 1 / (N A'(0)) where that is less (half of it with ``gradient = "exact"``): then the own model
-weighs at least 1 / N for any number of members N. With an alpha of one's own the sum can be larger: then xi_ii is 0,
-and the other weights are divided by their sum, which has another fixed point. ``coupling`` in info is the sum before
-that, values above 1 show where it happened; a run that ends with more than half of its clients there says so.
+weighs at least 1 / N for any number of members N. With a user-defined alpha the sum can be larger: then xi_ii is 0, and
+the other weights are divided by their sum, which has another fixed point. ``coupling`` in info is the sum before that,
+values above 1 show where it happened; a run reports if this holds for more than half of its clients at the end.
 
 Differs from the paper: it does not print its hyper-parameters, nor where the local solve starts (``start``); with few
 steps and a small lambda / alpha, starting from the own model leaves hardly any coupling. All clients join each round
@@ -48,7 +47,7 @@ from torch import Tensor
 
 from pomona.methods import base
 
-BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
+BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is a keyword in Python
 
 Lambda = Annotated[float, Field(ge=0, alias="lambda", description="weight of the attention term (lambda)")]
 AlphaSchedule = Annotated[
@@ -85,11 +84,11 @@ class FedAMP(base.MethodSettings):
 
     @property
     def factor(self) -> float:
-        """The multiple of A' that a message weighs, beside alpha."""
+        """Multiple of A' in a message's weight, besides alpha."""
         return 2.0 if self.gradient == "exact" else 1.0
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
 
         def messages(W: Tensor, round_: base.Round) -> Tensor:
             return self.factor * step(self, round_, len(W)) * slope(self, distances(W))
@@ -114,7 +113,7 @@ class HeurFedAMP(base.MethodSettings):
     start: Start = "own"
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
 
         def messages(W: Tensor, round_: base.Round) -> Tensor:
             own = 1 / len(W) if self.self_weight is None else self.self_weight
@@ -125,7 +124,7 @@ class HeurFedAMP(base.MethodSettings):
 
 
 def step(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> float:
-    """alpha_k; theorem 1's constant lambda / sqrt(K), or one with an infinite sum and a finite sum of squares."""
+    """Return alpha_k: theorem 1's lambda / sqrt(K), or one with an infinite sum and a finite sum of squares."""
     alpha = settings.alpha
     if alpha is None:
         assert isinstance(settings, FedAMP)
@@ -140,7 +139,7 @@ def step(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> flo
 
 
 def pull(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> float:
-    """The weight lambda / alpha_k with which a client is held near its cloud model."""
+    """Return the weight lambda / alpha_k of the pull towards a client's cloud model."""
     return settings.lambda_ / step(settings, round_, members) if settings.lambda_ else 0.0
 
 
@@ -156,7 +155,7 @@ def caution(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> 
 
 
 def _remedy(settings: FedAMP | HeurFedAMP) -> str:
-    """What makes a pull weaker, by what alpha_k follows from: the rounds, the number of clients, or a setting."""
+    """Return a remedy for too strong a pull, by what determines alpha_k: rounds, number of clients, or a setting."""
     match settings.alpha_schedule:
         case "sqrt":
             return "set a smaller lr, fewer rounds, or method.alpha_schedule=constant"
@@ -169,13 +168,13 @@ def _remedy(settings: FedAMP | HeurFedAMP) -> str:
 
 
 def convex_step(settings: FedAMP, members: int) -> float:
-    """1, or less: the largest alpha at which each of N messages weighs at most 1 / N, A' being largest at 0."""
+    """Return the largest alpha, at most 1, at which each of N messages weighs at most 1 / N (A' is largest at 0)."""
     steepest = float(slope(settings, torch.zeros(1, dtype=torch.float64)))
     return min(1.0, 1 / (members * settings.factor * steepest))
 
 
 def slope(settings: FedAMP, t: Tensor) -> Tensor:
-    """A'(t) for squared distances t >= 0."""
+    """Return A'(t) for squared distances t >= 0."""
     match settings.attention:
         case "scad":
             knee, a = settings.scad_lambda, settings.scad_a
@@ -187,22 +186,22 @@ def slope(settings: FedAMP, t: Tensor) -> Tensor:
 
 
 def distances(W: Tensor) -> Tensor:
-    """Squared Euclidean distances (N, N) of rows W (N, d), by one product of the rows with themselves."""
-    G = base.sum_by_columns(lambda w: (w - w[0]) @ (w - w[0]).T, W)  # near models cancel badly far from the origin
+    """Return squared Euclidean distances (N, N) of rows W (N, d), by one product of the rows with themselves."""
+    G = base.sum_by_columns(lambda w: (w - w[0]) @ (w - w[0]).T, W)  # avoids cancellation
     squares = G.diagonal()
     return (squares.unsqueeze(1) + squares - 2 * G).clamp_min(0)
 
 
 def cosine_shares(W: Tensor, sigma: float) -> Tensor:
-    """exp(sigma cos(w_i, w_j)) over its sum over j != i, (N, N) with a zero diagonal; eq. 8 without 1 - xi_ii."""
+    """Return the softmax of sigma cos(w_i, w_j) over j != i (N, N), with a zero diagonal; eq. 8 without 1 - xi_ii."""
     scores = base.cosines(lambda w: w, W, scale=sigma).fill_diagonal_(-torch.inf)
-    return torch.softmax(scores, dim=1).nan_to_num(0)  # one client alone has nobody to weigh
+    return torch.softmax(scores, dim=1).nan_to_num(0)  # a single client has no others
 
 
 def convex_weights(messages: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows xi (N, N) that are convex combinations, and each row's coupling (N, 1), its weight on others as asked for.
+    """Return convex weights xi (N, N), and each row's coupling (N, 1), its total weight on others before normalisation.
 
-    The diagonal of ``messages`` does not count; the self weight is what the others leave of 1.
+    The diagonal of ``messages`` is ignored; the self weight is the remainder to 1.
     """
     others = messages.clone().fill_diagonal_(0)
     coupling = others.sum(1, keepdim=True)
@@ -211,14 +210,14 @@ def convex_weights(messages: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> base.Server:
-    """Server: keeps each client's last model (N, d) and mixes them for the participants; ``schedule`` is of alpha."""
+    """Keep each client's last model (N, d) and mix them for the participants; ``schedule`` is of alpha."""
 
     def down(models: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         members = torch.tensor(roster.members)
         W = models if len(members) == len(models) else base.by_columns(lambda w: w[members], models)
         who = torch.searchsorted(members, torch.tensor(ids))
         xi, coupling = convex_weights(messages(W, round_))
-        cloud = base.by_columns(lambda w: w[0] + xi[who] @ (w - w[0]), W)  # exactly w where all models equal w
+        cloud = base.by_columns(lambda w: w[0] + xi[who] @ (w - w[0]), W)  # exactly w if all models equal w
         attention = xi.new_zeros(len(members), len(models)).index_copy(1, members.to(xi.device), xi)
         return {
             "cloud": base.Rows(cloud, torch.arange(len(ids))),
@@ -248,9 +247,9 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
 
 
 def coupling_warning(coupling: Tensor, schedule: str = "constant") -> str | None:
-    """Warning of a run in which most clients' couplings (N,) exceed 1, so that their weights are not the method's.
+    """Return a warning if most clients' couplings (N,) exceed 1, so that weights differ from the method's.
 
-    ``schedule``: of alpha, which says what makes it smaller.
+    ``schedule``: of alpha, which determines the remedy.
     """
     over = int((coupling > 1 + 1e-6).sum())  # rounding of a sum that is 1
     if over <= len(coupling) / 2:
@@ -265,7 +264,7 @@ def coupling_warning(coupling: Tensor, schedule: str = "constant") -> str | None
 
 
 def client(settings: FedAMP | HeurFedAMP) -> base.Client:
-    """Local SGD held near the cloud model."""
+    """Run local SGD with a pull towards the cloud model."""
 
     def train(
         own: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round

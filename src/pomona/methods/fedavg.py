@@ -8,14 +8,13 @@ data. AISTATS 2017. Fine-tuning: Wang et al. Federated evaluation of on-device p
     server           w   <- sum_i n_i / n w_i        over the cohort
 
 Named models: ``global`` is w as received; ``local`` is w_i right after local training, which papers print as
-FedAvg-local: a view of the same run. With fine-tuning, ``personal`` is a throw-away copy of the received w, trained on
-for ``finetune_epochs``; it never enters the average. It only serves the evaluation, so that its rate is the run's
-``lr`` in every round, whatever the schedule: at the rate that a cosine ends with it would hardly leave w. ``local`` is
-the round's training, and does come that close.
+FedAvg-local: a view of the same run. With fine-tuning, ``personal`` is a temporary copy of the received w, trained for
+another ``finetune_epochs``; it never enters the average. It only serves the evaluation, so its rate is the run's ``lr``
+in every round, whatever the schedule: at the final rate of a cosine it would hardly differ from w. ``local`` is the
+round's training, and does come that close.
 
-Differs from papers: those whose tables have it print neither the number of fine-tuning epochs nor their rate; the
-default is the run's ``local_epochs``.
-The momentum starts at zero in every round, as in the code published with APPLE.
+Differs from papers: papers with this baseline give neither the number of fine-tuning epochs nor their rate; the default
+is the run's ``local_epochs``. The momentum starts at zero in every round, as in the code published with APPLE.
 """
 
 from dataclasses import replace
@@ -31,22 +30,22 @@ FinetuneEpochs = Annotated[
 
 
 class FedAvg(base.MethodSettings):
-    """One model for all, averaged by sample counts."""
+    """One common model, averaged by sample counts."""
 
     name: Literal["fedavg"] = "fedavg"
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(base.averaging(), client(mu=0.0), CARD)
 
 
 class FedAvgLocal(base.MethodSettings):
-    """FedAvg, judged by each client's copy right after local training."""
+    """FedAvg, evaluated by each client's copy right after local training."""
 
     name: Literal["fedavg-local"] = "fedavg-local"
 
     def method(self) -> base.Method:
-        """FedAvg under its other name."""
+        """Return FedAvg under its other name."""
         card = replace(
             CARD,
             presentation=base.Presentation("FedAvg-local"),
@@ -63,7 +62,7 @@ class FedAvgFT(base.MethodSettings):
     finetune_epochs: FinetuneEpochs = None
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         epochs = self.finetune_epochs
         return base.Method(
             base.averaging(),
@@ -73,9 +72,10 @@ class FedAvgFT(base.MethodSettings):
 
 
 def client(mu: float) -> base.Client:
-    """Local SGD from the received model w, pulled towards it by mu (v - w): FedAvg for mu = 0, FedProx above.
+    """Run local SGD from the received model w with a pull mu (v - w) towards it: FedAvg for mu = 0, FedProx above.
 
-    A method that prepares another start (fine-tuning, ALA) adds it as ``received["start"]``; the pull stays towards w.
+    A method that prepares another start (fine-tuning, ALA) adds it as ``received["start"]``; the pull is still towards
+    w.
     """
 
     def train(
@@ -92,9 +92,9 @@ def client(mu: float) -> base.Client:
 
 
 def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
-    """A client whose personal model is a copy of what it received, fine-tuned by plain SGD before ``inner`` trains.
+    """Add a personal model: a copy of the received one, fine-tuned by plain SGD before ``inner`` trains.
 
-    It only serves the evaluation: no schedule lowers its rate, as at the end the copy would hardly be tuned.
+    It only serves the evaluation: no schedule lowers its rate, since late in a schedule the copy would hardly be tuned.
     """
 
     def train(
@@ -123,7 +123,7 @@ CARD = base.Card(
 
 
 def finetuned_card(card: base.Card, epochs: int | None, presentation: base.Presentation) -> base.Card:
-    """The card of a method with ``epochs`` of fine-tuning on top."""
+    """Return the card of a method with ``epochs`` of additional fine-tuning."""
     return replace(
         card,
         presentation=presentation,

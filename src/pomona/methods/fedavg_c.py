@@ -1,4 +1,4 @@
-"""FedAvg-C and FedProx-C: every round starts with fine-tuning, and local training goes on from there.
+"""FedAvg-C and FedProx-C: every round starts with fine-tuning, and local training continues from there.
 
 "Customised" baselines of Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized
 federated learning. AAAI 2023, table 2.
@@ -11,7 +11,7 @@ With plain SGD, FedAvg-C trains exactly as FedAvg with k more epochs a round (bu
 momentum that starts anew); what differs is the headline model. Fine-tuning is part of training here, so that its
 rate follows the run's schedule: at the end of a cosine t_i is close to the received w, where FedAvg-FT's is not.
 
-Differs from the paper: k is printed nowhere; the default is the run's ``local_epochs``. The time per round in table 3
+Differs from the paper: k is not given; the default is the run's ``local_epochs``. The time per round in table 3
 suggests about 14.
 """
 
@@ -25,32 +25,32 @@ from pomona.methods.fedavg import FinetuneEpochs
 
 
 class FedAvgC(base.MethodSettings):
-    """FedAvg whose clients train on from the fine-tuned model."""
+    """FedAvg whose clients continue training from the fine-tuned model."""
 
     name: Literal["fedavg-c"] = "fedavg-c"
     finetune_epochs: FinetuneEpochs = None
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         card = customised_card(fedavg.CARD, self.finetune_epochs, base.Presentation("FedAvg-C"))
         return base.Method(base.averaging(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card)
 
 
 class FedProxC(base.MethodSettings):
-    """FedProx whose clients train on from the fine-tuned model."""
+    """FedProx whose clients continue training from the fine-tuned model."""
 
     name: Literal["fedprox-c"] = "fedprox-c"
     mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg-C")
     finetune_epochs: FinetuneEpochs = None
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         card = customised_card(fedprox.CARD, self.finetune_epochs, base.Presentation("FedProx-C"))
         return base.Method(base.averaging(), customised(fedavg.client(self.mu), self.finetune_epochs), card)
 
 
 def customised(inner: base.Client, epochs: int | None) -> base.Client:
-    """A client that fine-tunes what it received by plain SGD, is judged by that, and lets ``inner`` start from it."""
+    """Fine-tune the received model by plain SGD, evaluate the result, and start ``inner`` from it."""
 
     def train(
         state: object, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -63,7 +63,7 @@ def customised(inner: base.Client, epochs: int | None) -> base.Client:
 
 
 def customised_card(card: base.Card, epochs: int | None, presentation: base.Presentation) -> base.Card:
-    """The card of a method that starts from ``epochs`` of fine-tuning."""
+    """Return the card of a method that starts with ``epochs`` of fine-tuning."""
     return replace(
         fedavg.finetuned_card(card, epochs, presentation),
         paper=f"{card.paper}; customised: Zhang et al., AAAI 2023, table 2",

@@ -1,20 +1,19 @@
-"""FedAvg+Data: FedAvg whose clients all hold the same small shared set beside their own data.
+"""FedAvg+Data: FedAvg with a small shared data set added to every client's own data.
 
 Zhao, Li, Lai, Suda, Civin, Chandra. Federated learning with non-IID data. arXiv 1806.00582, section 4.
 
-    shared set       G, class-balanced (at random where targets are no classes), |G| = beta n
+    shared set       G, class-balanced (at random if targets are not classes), |G| = beta n
     client           w_i <- SGD(w; E epochs on D_i and G together)
     server           as FedAvg, weights |D_i and G| over their sum
 
-G is sent once, |G| samples a client; the record says how many. It is no secret between the members: they must be
-allowed to share it.
+G is sent once, |G| samples per client; the record has the number. All members see it, and must be allowed to share it.
 
 Differs from the paper: there training starts from a model warmed up on G, and each client gets a random part alpha of
 G; here from the run's initial model, and alpha is 1.
 
-Where G comes from is told differently: Zhao et al. hold it out from the data that clients get (``held-out``: its
-samples belong to no client of their own), the code published with FedFomo takes the share out of every client's own
-training data and gives the collection to all (``clients``: not class-balanced, and no sample is new to the federation).
+Sources differ on the origin of G: Zhao et al. hold it out from the data that clients get (``held-out``: its samples
+belong to no client), the code published with FedFomo takes the share out of every client's own training data and gives
+the collection to all (``clients``: not class-balanced, and no sample is new to the federation).
 """
 
 from dataclasses import replace
@@ -37,11 +36,11 @@ class FedAvgData(base.MethodSettings):
     shared_from: Literal["held-out", "clients"] = Field("held-out", description="where the shared samples come from")
 
     def method(self) -> base.Method:
-        """FedAvg; what differs is the data."""
+        """Return FedAvg with shared data."""
         return base.Method(base.averaging(), fedavg.client(mu=0.0), CARD, share=self.divide)
 
     def shared(self, partition: Partition, labels: NDArray[Any], seed: int) -> Rows:
-        """The rows of G, ascending."""
+        """Return the rows of G, ascending."""
         draw = stream(seed, "shared")
         own = [c.train for c in partition.clients]
         if self.shared_from == "clients":
@@ -50,14 +49,14 @@ class FedAvgData(base.MethodSettings):
         return balanced(pool, labels[pool], round(self.shared_share * len(pool)), draw)
 
     def divide(self, partition: Partition, labels: NDArray[Any], seed: int) -> Partition:
-        """The partition with G at every client; its samples count as everybody's."""
+        """Return the partition with G added to every client; its samples count for each."""
         shared = self.shared(partition, labels, seed)
         clients = tuple(replace(c, train=np.union1d(c.train, shared)) for c in partition.clients)
         return replace(partition, clients=clients)
 
 
 def balanced(pool: Rows, labels: NDArray[Any], size: int, draw: np.random.Generator) -> Rows:
-    """``size`` rows of a pool, ascending: the classes as even as the pool allows."""
+    """Return ``size`` rows of a pool, ascending, with the classes as balanced as the pool allows."""
     classes, counts = np.unique(labels, return_counts=True)
     quota = np.zeros(len(classes), dtype=np.int64)
     for _ in range(size):

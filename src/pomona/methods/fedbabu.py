@@ -1,4 +1,4 @@
-"""FedBABU: the federation trains the body under a head that nobody trains; clients fine-tune for themselves.
+"""FedBABU: the federation trains the body under a fixed initial head; clients fine-tune locally.
 
 Oh, Kim, Yun. FedBABU: toward enhanced representation for federated image classification. ICLR 2022 (arXiv 2106.06042),
 Algorithm 1.
@@ -9,9 +9,9 @@ Algorithm 1.
     evaluation       m_i <- SGD((phi, h0); fine-tuning epochs on D_i)        of all layers, of the head, or of the body
 
 Only phi travels, in both directions; h0 follows from the run's seed. Named models: ``global, received`` is phi under
-h0, ``personal, received`` the fine-tuned m_i, a throw-away copy that never enters the mean; its steps are at the run's
-``lr``, whatever the schedule of rates, which is the federation's. With all layers shared (``shared`` = their number)
-this is FedAvg-FT to the bit, with 0 epochs of fine-tuning the personal model is the global.
+h0, ``personal, received`` the fine-tuned m_i, a temporary copy that never enters the mean; its steps use the run's
+``lr``, whatever the federation's learning rate schedule. With all layers shared (``shared`` = their number) this is
+FedAvg-FT to the bit, with 0 epochs of fine-tuning the personal model is the global.
 
 Differs from the paper: that fine-tunes for five epochs, once, after training; here for the run's ``local_epochs`` if
 ``finetune_epochs`` is not set, in every round that is evaluated.
@@ -41,10 +41,10 @@ class FedBABU(base.MethodSettings):
     finetune: Literal["all", "head", "body"] = Field("all", description="what is fine-tuned")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         tuning = base.Gradients(purpose="finetuning", epochs=self.finetune_epochs, evaluates=True)
         body = base.averaging(lambda initial: base.without(initial(), base.head(initial.layers, self.shared)))
-        server = replace(body, global_model=True)  # the head is everybody's too
+        server = replace(body, global_model=True)  # the head is also shared
         return base.Method(server, client(self), replace(CARD, gradients=(base.Gradients(), tuning)))
 
 
@@ -56,7 +56,7 @@ class FedBABUState:
 
 
 def client(settings: FedBABU) -> base.Client:
-    """Fine-tunes a copy where it is evaluated, then trains the body."""
+    """Fine-tune a copy if it is evaluated, then train the body."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedBABUState:
         return FedBABUState(initial()[base.head(initial.layers, settings.shared)].repeat(len(ids), 1))

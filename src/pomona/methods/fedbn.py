@@ -1,4 +1,4 @@
-"""FedBN: everything is learned together but the normalisation layers, of which every client keeps its own.
+"""FedBN: everything is learned together except the normalisation layers, which each client keeps.
 
 Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via local batch normalization. ICLR 2021
 (arXiv 2102.07623), Algorithm 1.
@@ -7,9 +7,9 @@ Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via l
     client           (s_i, b_i) <- SGD((s, b_i); E epochs on D_i)            both parts together
     server           s <- sum_i n_i / n s_i
 
-Only s travels, in both directions; nor do statistics of BatchNorm: every model is evaluated with those of the client's
+Only s is sent, in both directions, and no statistics of BatchNorm: every model is evaluated with those of the client's
 own training data. ``personal, received`` is the received s with the client's b_i, ``personal, trained`` the same after
-local training. In a network without normalisation layers this is FedAvg, to the bit, and a run says so.
+local training. In a network without normalisation layers this is FedAvg, to the bit, and a run reports it.
 
 Differs from the paper: that is about BatchNorm; here the parameters of group, layer and instance normalisation stay
 too. Statistics are estimated on the client's training data when a model is evaluated, not tracked while it trains.
@@ -29,12 +29,12 @@ class FedBN(base.MethodSettings):
     name: Literal["fedbn"] = "fedbn"
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(partly_shared.server(norms), partly_shared.client(norms), CARD)
 
 
 def norms(row: partly_shared.RowLayout) -> tuple[slice, ...]:
-    """What stays with a client."""
+    """Return the slices that stay with a client."""
     return row.norms
 
 

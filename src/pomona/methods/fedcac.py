@@ -1,4 +1,4 @@
-"""FedCAC: clients share what hardly matters with all, and what matters most with those for whom the same matters.
+"""FedCAC: clients share insensitive parameters with all, and critical ones with clients whose critical ones overlap.
 
 Wu, Liu, Niu, Zhu, Tang. Bold but cautious: unlocking the potential of personalized federated learning through
 cautiously aggressive collaboration. ICCV 2023 (arXiv 2309.11103).
@@ -13,7 +13,7 @@ cautiously aggressive collaboration. ICCV 2023 (arXiv 2309.11103).
 
 C_i runs over the members who have sent a model. One model goes down and one up, with a mask of one bit a parameter.
 ``personal, received`` is v_i, ``personal, trained`` is w_i. After round beta each client's critical parameters are its
-own: the threshold exceeds the largest overlap. Where all overlaps are equal it never does; nobody shares then either.
+own: the threshold exceeds the largest overlap. If all overlaps are equal it never does; then nothing is shared either.
 tau = 0 is FedAvg-local, to the bit.
 
 A parameter of sensitivity 0 is never critical: where more than 1 - tau of a layer's are 0 (words that a client does not
@@ -46,7 +46,7 @@ class FedCAC(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(server(self.beta), client(self.tau), CARD)
 
 
@@ -61,7 +61,7 @@ class Bank:
 
 
 def server(beta: int) -> base.Server:
-    """Keeps models and masks, and puts a model together for each client."""
+    """Keep models and masks, and compose a model for each client."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         w, N = initial(), len(roster)
@@ -106,7 +106,7 @@ def server(beta: int) -> base.Server:
 
 
 def overlaps(masks: Tensor) -> Tensor:
-    """o_ij (N, N) of masks (N, d): the share of i's critical parameters that j has too; 0 where i has none."""
+    """Return o_ij (N, N) of masks (N, d): the share of i's critical parameters that j has too; 0 if i has none."""
     both = base.sum_by_columns(lambda m: m.double() @ m.double().T, masks)
     count = both.diagonal().unsqueeze(1)
     apart = count + count.T - 2 * both
@@ -114,7 +114,7 @@ def overlaps(masks: Tensor) -> Tensor:
 
 
 def neighbours(shared: Tensor, sent: Tensor, progress: float) -> Tensor:
-    """C_i as rows (N, N) bool: oneself, and who has sent and overlaps by the threshold; ``progress`` is r / beta."""
+    """Return C_i as rows (N, N) bool: the client itself, and senders above the threshold; ``progress`` is r / beta."""
     oneself = torch.eye(len(sent), dtype=torch.bool, device=shared.device)
     some = sent.to(shared.device)
     pairs = some & some.unsqueeze(1) & ~oneself
@@ -125,7 +125,7 @@ def neighbours(shared: Tensor, sent: Tensor, progress: float) -> Tensor:
 
 
 def client(tau: float) -> base.Client:
-    """Local SGD from the received model, and the parameters that it found critical."""
+    """Run local SGD from the received model, and find the critical parameters."""
 
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -142,7 +142,7 @@ def client(tau: float) -> base.Client:
 
 
 def critical(sensitivity: Tensor, layers: tuple[slice, ...], tau: float) -> Tensor:
-    """Mask (n, d) of each layer's share tau, rounded down, with the largest sensitivity (n, d): with ties, no zeros."""
+    """Return the mask (n, d) of each layer's share tau, rounded down, of largest sensitivity; with ties, no zeros."""
     mask = torch.zeros_like(sensitivity, dtype=torch.bool)
     for part in layers:
         c = sensitivity[:, part]

@@ -10,8 +10,8 @@ Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dy
                      w <- 1/|S| sum_S v_i - h / alpha
 
 lambda_i and h start at 0. A local solve to the optimum makes lambda_i = grad F_i(v_i); h is the mean of all lambda_i
-after every round, whoever took part, and vanishes at the federation's optimum. Weights are uniform, not n_i / n.
-Named models: ``global`` is w (the paper's cloud model) as received, ``local`` is v after training.
+after every round, for any cohort, and vanishes at the federation's optimum. Weights are uniform, not n_i / n. Named
+models: ``global`` is w (the paper's cloud model) as received, ``local`` is v after training.
 
 Differs from published code: alpha is the same for all clients (there: divided by a client's share of the samples);
 gradients are not clipped (there: to norm 10); the quadratic term pulls towards w only (there: it is part of the
@@ -35,7 +35,7 @@ class FedDyn(base.MethodSettings):
     alpha: float = Field(0.01, gt=0, description="weight of the dynamic regulariser (alpha)")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(server(self.alpha), client(self.alpha), CARD)
 
 
@@ -43,7 +43,7 @@ class FedDyn(base.MethodSettings):
 class Cloud:
     """The cloud model w (d,), and the clients' linear terms (N, d).
 
-    h is their mean over the members: kept one by one, they can leave with their client.
+    h is their mean over the members: stored individually, they can be removed with their client.
     """
 
     model: Tensor
@@ -51,7 +51,7 @@ class Cloud:
 
 
 def server(alpha: float) -> base.Server:
-    """The mean of the clients' models, corrected by h."""
+    """Average the clients' models, corrected by h."""
 
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Cloud:
         w = initial()
@@ -86,7 +86,7 @@ class FedDynState:
 
 
 def client(alpha: float) -> base.Client:
-    """Local SGD on the regularised objective, from the received model."""
+    """Run local SGD on the regularised objective, from the received model."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedDynState:
         return FedDynState(torch.zeros_like(initial()).repeat(len(ids), 1))

@@ -1,4 +1,4 @@
-"""FedFomo: each client tries others' models on its own validation data and moves towards those that help.
+"""FedFomo: each client evaluates others' models on its own validation data and moves towards those that help.
 
 Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021.
 
@@ -10,27 +10,26 @@ Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first
     affinity         p_i <- p_i + w, p_i = e_i at first; what to download next are the M largest p_ij (ties at random),
                      each place taken with probability epsilon by a random model not yet picked
 
-The server keeps the last model of each client. The row p_i stays with client i, which asks for models along with its
-upload: it sends the order in which it prefers the others, and when it takes part again the server gives it M of the
-models that came in the round before (section 3.1). With ``candidates = "everybody"`` all models that were ever sent are
-on offer, however old; then the server tells clients who has one (this round's cohort among them), and sees the M chosen
-ones only. Where all clients take part in each round both are the same. For a client that never asked the server draws
-at random, as all p_ij (j != i) are equal then. Round 1 brings no models.
+The server keeps the last model of each client. The row p_i stays with client i, which requests models with its upload:
+it sends its order of preference of the others, and when it takes part again the server sends it M of the models of the
+previous round (section 3.1). With ``candidates = "everybody"`` all models that were ever sent are available, however
+old; the server then tells clients which exist (including this round's cohort), and sees only the M chosen ones. If all
+clients take part in each round both are the same. For a client without a request the server draws at random, since all
+p_ij (j != i) are then equal. Round 1 brings no models.
 
-The validation share (the paper's split is 80/20) is a setting of the data: ``data.validation_share``. Validation
-losses are read past the gradient, so a differentially private objective does not cover them.
+The validation share (the paper's split is 80/20) is a setting of the data: ``data.validation_share``. Validation losses
+bypass the gradient, so a differentially private objective does not cover them.
 
-Differs from the paper: the budget M counts other clients; its server ranks the affinities, which it must know for
-that; here it knows their order. Where one client alone took part in a round, models of the one before stay on offer.
-A member who joined since a client last asked comes last for it. The paper says that links between clients and their
-uploads can be removed. That is not offered: affinities and requests name whose models helped, so a server that serves
-them cannot forget who sent what. Eq. 12 does not derive eq. 3, which is taken as a definition; an unchanged model
+Differs from the paper: the budget M counts other clients; its server ranks the affinities, and so must know them; here
+it knows their order. If a single client took part in a round, models of the previous one stay available. A member that
+joined after a client's last request ranks last for it. The paper states that links between clients and their uploads
+can be removed. That is not implemented: affinities and requests identify the models that helped, so a server that
+answers them must know their senders. Eq. 12 does not derive eq. 3, which is taken as a definition; an unchanged model
 (0 / 0) has the weight 0.
 Differs from published code: that measures distances by the L1 norm (``norm="l1"``), adds w / sum |w| to p, starts p_ii
-at 0.1, repeats the same "random" choice each round, lets the own model count in M, augments validation images, and
-also sends the means of spectral clusters of the true number, of which the paper says nothing. Under partial
-participation it trains all clients once before round 1, and draws the same cohort in every round, as it seeds the draw
-anew.
+at 0.1, repeats the same "random" choice each round, counts the own model in M, augments validation images, and also
+sends the means of spectral clusters of the true number, which the paper does not mention. Under partial participation
+it trains all clients once before round 1, and draws the same cohort in every round, because it reseeds the draw.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,7 +52,7 @@ class FedFomo(Fomo):
     norm: Literal["l2", "l1"] = Field("l2", description="distance between models; l1 is the published code's")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         order = 2 if self.norm == "l2" else 1
 
         def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
@@ -73,7 +72,7 @@ VALIDATION_LOSSES = replace(
 
 
 def offer_models(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
-    """Single models."""
+    """Offer single models."""
     return {"models": base.Rows(bank.models, index)}
 
 
@@ -81,7 +80,7 @@ def offer_models(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
 class FedFomoState:
     """State of clients: model (n, d), the one before its last local training, its affinities (n, N).
 
-    ``previous`` is (n, 0) where models are judged against their mean.
+    ``previous`` is (n, 0) if models are compared with their mean.
     """
 
     current: Tensor
@@ -91,7 +90,7 @@ class FedFomoState:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The personal model (n, d), and w and w* (n, M + 1) of the models received, then of the own one."""
+    """The personal model (n, d), and w and w* (n, M + 1) of the received models, then of the own one."""
 
     personal: Tensor
     gains: Tensor
@@ -101,7 +100,7 @@ class Judgement:
 def untouched(
     initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int, previous: Tensor
 ) -> FedFomoState:
-    """Everybody starts from the common model, with p_i = e_i."""
+    """Return the initial state: the common model for all, with p_i = e_i."""
     current = base.own_model(initial, roster, ids, seed)
     affinity = torch.eye(len(roster), dtype=current.dtype)[list(ids)]
     return FedFomoState(current, previous.repeat(len(ids), 1), affinity)
@@ -110,7 +109,7 @@ def untouched(
 def train(
     settings: Fomo, judge: Callable[[FedFomoState, base.Received, base.LocalTraining], Judgement]
 ) -> Callable[[FedFomoState, base.Received, base.LocalTraining, base.Round], base.Trained[FedFomoState]]:
-    """A client's round: federated update, local SGD, and what it wants next."""
+    """Return a client's round: federated update, local SGD, and the next request."""
 
     def round_trip(
         state: FedFomoState, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -136,7 +135,7 @@ def train(
 
 
 def judge_models(state: FedFomoState, received: base.Received, training: base.LocalTraining, order: int) -> Judgement:
-    """Eq. 3: models against the one before the last local training, gain in loss per distance."""
+    """Apply eq. 3: each model against the one before the last local training, gain in loss per distance."""
     before, offer = state.previous, received["models"]
     losses = each(offer, state.current, lambda W: training.loss(W, "validation"))
     far = each(offer, state.current, lambda W: torch.linalg.vector_norm(W - before, order, dim=1))
@@ -149,25 +148,25 @@ def judge_models(state: FedFomoState, received: base.Received, training: base.Lo
 
 
 def models(offer: base.Rows, own: Tensor) -> Iterator[Tensor]:
-    """The models received, one (n, d) after another, then the own one."""
+    """Yield the received models, one (n, d) after another, then the own one."""
     yield from (offer.bank[column] for column in offer.index.T)
     yield own
 
 
 def each(offer: base.Rows, own: Tensor, measure: Callable[[Tensor], Tensor]) -> Tensor:
-    """A number (n,) of every model received and of the own one: (n, M + 1), beside the indices on the CPU."""
+    """Measure every received model and the own one: (n, M + 1), on the CPU."""
     return torch.stack([measure(W).cpu() for W in models(offer, own)], dim=1)
 
 
 def normalised(gains: Tensor) -> Tensor:
-    """w* = max(w, 0) / sum max(w, 0) along rows; zeros where no w is positive."""
+    """Return w* = max(w, 0) / sum max(w, 0) along rows; zeros if no w is positive."""
     positive = gains.clamp_min(0)
     total = positive.sum(1, keepdim=True)
     return positive / total.masked_fill(total == 0, 1)
 
 
 def moved(origin: Tensor, offer: base.Rows, own: Tensor, weights: Tensor) -> Tensor:
-    """Rows origin + sum_n weights_n (theta_n - origin), (n, d); exactly the origin where all weights are 0."""
+    """Return rows origin + sum_n weights_n (theta_n - origin), (n, d); exactly the origin if all weights are 0."""
     W = origin.clone()
     for weight, model in zip(weights.T.to(origin), models(offer, own), strict=True):
         W.addcmul_(weight.unsqueeze(1), model - origin)

@@ -1,15 +1,15 @@
-"""FedFomo with model averages: no single model is sent, only the mean of all and the means that leave one out.
+"""FedFomo with model averages: only the mean of all models and the leave-one-out means are sent.
 
 Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021,
-appendix A.4; what is not said here is as in ``fedfomo``.
+appendix A.4; everything else is as in ``fedfomo``.
 
     weight           w_n = L_i(mean without theta_n) - L_i(mean)                                          (eq. 14)
     update           theta_i = mean + sum_n w*_n (theta_n - mean),   w*_n = max(w_n, 0) / sum_n max(w_n, 0)
 
-For V models theta_n - mean is (V - 1) (mean - mean without theta_n): arithmetic undoes the hiding.
+For V models theta_n - mean is (V - 1) (mean - mean without theta_n): so single models can be recovered.
 
-Differs from the paper: what eq. 14 mixes is not printed; here clients' models relative to the mean, and the mean itself
-where no weight is positive.
+Differs from the paper: it does not define what eq. 14 mixes; here, clients' models relative to the mean, and the mean
+itself if no weight is positive.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ class FedFomoMA(Fomo):
     name: Literal["fedfomo-ma"] = "fedfomo-ma"
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
 
         def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
             return untouched(initial, roster, ids, seed, previous=initial()[:0])
@@ -41,7 +41,7 @@ class FedFomoMA(Fomo):
 
 
 def offer_means(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
-    """The mean of the models on offer (the initial one before the first), and the means without one of them."""
+    """Offer the mean of the available models (initially the initial one), and the leave-one-out means."""
     sent = bank.models[offered] if offered.any() else bank.models[:1]
     mean = base.weighted_mean(sent, torch.full((len(sent),), 1 / len(sent), dtype=torch.float64))
     return {
@@ -52,12 +52,12 @@ def offer_means(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
 
 
 def without(mean: Tensor, model: Tensor, count: Tensor | int) -> Tensor:
-    """The mean of ``count`` models but one, from the mean of all; of a single model that mean itself."""
+    """Return the mean of ``count`` models without one, from the mean of all; for a single model that mean itself."""
     return mean + (mean - model) / (torch.as_tensor(count, device=mean.device) - 1).clamp_min(1)
 
 
 def judge_means(state: FedFomoState, received: base.Received, training: base.LocalTraining) -> Judgement:
-    """Eq. 14: what leaving a model out costs the mean; the mean without the own model is the client's to make."""
+    """Apply eq. 14: the loss of the mean without each model; the client computes the mean without its own."""
     mean, offer, uploaded = received["mean"], received["models"], received["uploaded"]
     count = uploaded.sum(1, keepdim=True)
     own = without(mean, state.current, count)

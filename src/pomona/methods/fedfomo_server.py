@@ -1,7 +1,6 @@
-"""FedFomo's server and a client's choice: models are kept, and those that a client asks for are handed out.
+"""FedFomo's server and client requests: models are stored, and sent on request.
 
-Zhang et al., ICLR 2021, sections 3.1 and 3.2. Shared by ``fedfomo`` and ``fedfomo_ma``, which differ in what is handed
-out.
+Zhang et al., ICLR 2021, sections 3.1 and 3.2. Shared by ``fedfomo`` and ``fedfomo_ma``, which differ in what is sent.
 """
 
 from collections.abc import Callable
@@ -33,7 +32,7 @@ class Fomo(base.MethodSettings):
 
 
 def told(settings: Fomo) -> dict[str, str]:
-    """What a request tells the server, for the card."""
+    """Describe for the card what a request reveals to the server."""
     if settings.candidates == "everybody":
         return {"request": "whose models it wants next" + (f", at most {settings.budget}" if settings.budget else "")}
     return {"request": "in which order it prefers the others' models"}
@@ -41,10 +40,10 @@ def told(settings: Fomo) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Bank:
-    """The last model of each client (N, d); the round that it came in (N,), 0 for none; and requests, ids (N, K).
+    """The last model of each client (N, d); its round (N,), 0 for none; and requests, ids (N, K).
 
-    With candidates from the last round a request is the order in which a client prefers all others, K = N - 1, as it
-    does not know whose models there will be; from everybody it is the M that it wants. Its own id stands for none.
+    With candidates from the last round, a request is a client's ranking of all others, K = N - 1, since i does not know
+    which models will exist; with all candidates it is the M wanted. Its own id means none.
     """
 
     models: Tensor
@@ -53,7 +52,7 @@ class Bank:
 
 
 def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink]) -> base.Server:
-    """Keeps models; answers with ``offer(bank, index, offered)``, index (n, M) naming whose of those on offer (N,)."""
+    """Keep models; answer with ``offer(bank, index, offered)``, index (n, M) of models among those offered (N,)."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
@@ -65,7 +64,7 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
         offered = on_offer(settings, bank.uploaded * roster.known)
         index = torch.stack([wishes(settings, bank, offered, i, round_) for i in ids])
         widest = int((index != who.unsqueeze(1)).sum(1).max())
-        # Candidates of the last round are not known yet: a client orders all members.
+        # Candidates of the last round are not known yet: a client ranks all members.
         wanted = servable(offered, ids) if settings.candidates == "everybody" else roster.known
         return {**offer(bank, index[:, :widest], offered), "available": base.Rows.same(wanted, len(ids))}
 
@@ -87,9 +86,10 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
 
 
 def on_offer(settings: Fomo, uploaded: Tensor) -> Tensor:
-    """Mask (N,) of the models that can be downloaded, by the rounds (N,) that they came in.
+    """Return the mask (N,) of available models, from the rounds (N,) in which they were sent.
 
-    Those of the last round; where one client alone took part in it, those of the one before too, as it has its own.
+    These are the models of the last round; if a single client took part in it, also those of the previous one, since it
+    has its own.
     """
     if settings.candidates == "everybody":
         return uploaded > 0
@@ -98,9 +98,9 @@ def on_offer(settings: Fomo, uploaded: Tensor) -> Tensor:
 
 
 def wishes(settings: Fomo, bank: Bank, offered: Tensor, client: int, round_: base.Round) -> Tensor:
-    """The ids (M,) that a client is sent, of those on offer (N,); its own id where there is none.
+    """Return the available ids (M,) sent to a client; its own id if there is none.
 
-    A uniform draw if it never asked, else what it asked for, or epsilon-greedily by the order that it sent.
+    A uniform draw if it never made a request, else what it requested, or epsilon-greedily by its ranking.
     """
     asked, N = bank.requests[client], len(bank.models)
     if not bank.uploaded[client]:
@@ -113,7 +113,7 @@ def wishes(settings: Fomo, bank: Bank, offered: Tensor, client: int, round_: bas
 
 
 def ask(settings: Fomo, p: Tensor, available: Tensor, client: int, round_: base.Round) -> Tensor:
-    """A client's request: the ids (M,) that it wants of those available (N,), or the order of all of them (N - 1,)."""
+    """Return a client's request: the ids (M,) wanted of those available (N,), or a ranking of all of them (N - 1,)."""
     if settings.candidates == "everybody":
         return choose(settings, p, available, client, round_.seed, round_.number)
     order = preferred(p, available, client, stream(round_.seed, "request", round_.number, client))
@@ -122,7 +122,7 @@ def ask(settings: Fomo, p: Tensor, available: Tensor, client: int, round_: base.
 
 
 def preferred(p: Tensor, available: Tensor, client: int, draw: np.random.Generator) -> NDArray[np.int64]:
-    """The others that are available, by falling p (N,); ties in random order."""
+    """Return the available others in descending order of p (N,); ties in random order."""
     others = available.clone().index_fill_(0, torch.tensor(client), False).numpy().nonzero()[0]
     shuffled = draw.permutation(others)
     order: NDArray[np.int64] = shuffled[np.argsort(-p.numpy()[shuffled], kind="stable")]
@@ -130,7 +130,7 @@ def preferred(p: Tensor, available: Tensor, client: int, draw: np.random.Generat
 
 
 def choose(settings: Fomo, p: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
-    """The ids (M,) that a client is given after round ``number``, epsilon-greedily by p (N,) among those available."""
+    """Return the ids (M,) for a client after round ``number``, epsilon-greedily by p (N,) among those available."""
     draw = stream(seed, "request", number, client)
     epsilon = settings.epsilon - settings.epsilon_decay * (number - 1)
     pool = preferred(p, available, client, draw).tolist()

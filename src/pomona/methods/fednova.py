@@ -1,4 +1,4 @@
-"""FedNova: FedAvg in which a client that takes more local steps does not pull the model its way for that.
+"""FedNova: FedAvg normalised by local steps, so that clients with more steps do not dominate the model.
 
 Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem in heterogeneous federated optimization.
 NeurIPS 2020 (arXiv 2007.07481), Algorithm 1.
@@ -9,7 +9,7 @@ NeurIPS 2020 (arXiv 2007.07481), Algorithm 1.
                      d_i = (w - w_i) / (lr |a_i|_1)         its mean step
     server           w <- w - lr tau_eff sum_i p_i d_i,     tau_eff = sum_i p_i |a_i|_1               (eqs. 8, 9)
 
-|a_i|_1 is how far a client goes, over lr, where every gradient is 1. The client counts it by the recursion of its own
+|a_i|_1 is a client's distance, over lr, if every gradient is 1. The client counts it by the recursion of its own
 steps: from v = z = 0, v <- momentum v + 1 - mu lr z;  z <- z + v;  |a_i|_1 = z. For plain SGD it is the number of steps
 tau_i, with momentum rho (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), with the proximal term
 (1 - (1 - lr mu)^tau) / (lr mu), as in the paper.
@@ -17,7 +17,7 @@ tau_i, with momentum rho (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), with
 FedAvg's fixed point is that of sum_i p_i |a_i|_1 F_i: a client with twice the samples, and so twice the steps, counts
 four times. Where all |a_i|_1 are equal FedNova is FedAvg, to the bit. Named models are FedAvg's.
 
-|a_i|_1 follows from a client's number of samples: the server takes no other from it. Where shares are limited
+|a_i|_1 follows from a client's number of samples: the server accepts no other from it. Where shares are limited
 (``largest_share``), p_i / |a_i|_1 over their sum is, and tau_eff is at most 1 / sum_i p_i / |a_i|_1, which moves the
 model no further than the clients went; the paper leaves tau_eff open, and the fixed point does not depend on it.
 
@@ -37,8 +37,8 @@ from torch import Tensor
 
 from pomona.methods import base, fedavg
 
-SHORTEST = 1e-3  # |a_i| begins at 1; a pull of lr mu near 2, where nothing is learned, alone could take it lower
-COUNTED = 10_000  # steps that are counted one by one
+SHORTEST = 1e-3  # |a_i| starts at 1; only a pull of lr mu near 2, where nothing is learned, could lower it
+COUNTED = 10_000  # steps counted one by one
 
 
 class FedNova(base.MethodSettings):
@@ -48,21 +48,21 @@ class FedNova(base.MethodSettings):
     mu: float = Field(0.0, ge=0, description="weight of a proximal term as FedProx has it (mu); 0: none")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         server = base.reweighting({"steps": SHORTEST}, ratios, lambda *of: {"steps": bounds(self.mu, *of)})
         return base.Method(server, client(self.mu), CARD)
 
 
 def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Tensor:
-    """tau_eff / |a_i|_1 (n,); exactly 1 where all clients took the same."""
+    """Return tau_eff / |a_i|_1 (n,); exactly 1 if all clients took the same."""
     a = uplink["steps"].squeeze(1).to(p)
     return (a[0] + p @ (a - a[0])) / a
 
 
 def bounds(mu: float, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> tuple[Tensor, Tensor]:
-    """The least and the most |a_i|_1 (n,) that clients with these samples can have.
+    """Return the minimum and maximum |a_i|_1 (n,) of clients with these samples.
 
-    They are two where one sample is left over in an epoch: with BatchNorm that joins the batch before it.
+    They differ if an epoch leaves one sample over: with BatchNorm it joins the previous batch.
     """
     found = []
     for n in (roster.sizes[i] for i in ids):
@@ -75,10 +75,10 @@ def bounds(mu: float, ids: tuple[int, ...], roster: base.Roster, round_: base.Ro
 
 @lru_cache(1024)
 def length(steps: int, momentum: float, pull: float) -> float:
-    """|a|_1 of so many steps, as a client counts it, to the bit for up to ``COUNTED`` steps; ``pull`` is mu lr."""
+    """Return |a|_1 of so many steps as a client counts it, to the bit for up to ``COUNTED``; ``pull`` is mu lr."""
     if not momentum and not pull:
         return float(steps)
-    if steps > COUNTED:  # whoever claims samples without number costs no time
+    if steps > COUNTED:  # a claim of very many samples costs no time
         with np.errstate(over="ignore", invalid="ignore"):
             step = np.array([[1 - pull, momentum, 1.0], [-pull, momentum, 1.0], [0.0, 0.0, 1.0]])  # of (z, v, 1)
             return float(np.linalg.matrix_power(step, steps)[0, 2])
@@ -90,7 +90,7 @@ def length(steps: int, momentum: float, pull: float) -> float:
 
 
 def client(mu: float) -> base.Client:
-    """FedAvg's client, or FedProx's, that counts its steps."""
+    """Run FedAvg's or FedProx's client and count its steps."""
 
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round

@@ -1,4 +1,4 @@
-"""Server optimizers: FedAvgM, FedAdam, FedYogi and FedAdagrad, and the same behind any method that averages.
+"""Server optimizers: FedAvgM, FedAdam, FedYogi and FedAdagrad, and the same for any method that averages.
 
 Hsu, Qi, Brown. Measuring the effects of non-identical data distribution for federated visual classification. arXiv
 1909.06335 (FedAvgM). Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan. Adaptive federated optimization.
@@ -12,19 +12,18 @@ ICLR 2021 (arXiv 2003.00295), Algorithm 2 (FedAdagrad, FedYogi, FedAdam).
     adam             v <- beta_2 v + (1 - beta_2) D^2               the same
                      of all three  m <- beta_1 m + (1 - beta_1) D;  m starts at 0, v at tau^2
 
-All products are by element. D is the pseudo-gradient with its sign turned. With eta = 1 and beta = 0 the step of
-FedAvgM is D, and the method is what it would be without an optimizer, to the bit.
+All products are by element. D is the negative pseudo-gradient. With eta = 1 and beta = 0 the step of FedAvgM is D, and
+the method is the same as without an optimizer, to the bit.
 
-A name with ``+momentum``, ``+adagrad``, ``+yogi`` or ``+adam`` behind it (``fedrep+adam``, ``ditto+ala+yogi``) is that
-method with the optimizer at its server, for every method whose server keeps nothing but the mean of its uplinks'
-models, or of a part of them. What stays with the clients is not touched. Of the others SCAFFOLD, FedDyn and the four
-here have server steps of their own; CFL and IFCA keep a mean for each cluster; PGFed keeps gradients beside its mean,
-FedCAC models and masks; APPLE, FedFomo, FedAMP, pFedGraph and MOCHA keep models of single clients; Separate has no
-server.
+A name followed by ``+momentum``, ``+adagrad``, ``+yogi`` or ``+adam`` (``fedrep+adam``, ``ditto+ala+yogi``) is that
+method with the optimizer at its server, for every method whose server keeps only the mean of its uplinks' models, or of
+a part of them. Parts that stay with the clients are not affected. Of the others SCAFFOLD, FedDyn and the four here have
+server steps of their own; CFL and IFCA keep a mean for each cluster; PGFed keeps gradients beside its mean, FedCAC
+models and masks; APPLE, FedFomo, FedAMP, pFedGraph and MOCHA keep models of single clients; Separate has no server.
 
 Differs from the papers: D comes from the mean that the method has, FedAvg's weighted by samples (Algorithm 2 prints a
-uniform one; the experiments weigh by samples). eta stays what it is under ``lr_decay`` and ``lr_schedule``, which set
-the clients' rates. Like the papers, no bias correction. Nesterov's variant of FedAvgM is not offered.
+uniform one; the experiments weight by samples). eta is not changed by ``lr_decay`` and ``lr_schedule``, which set the
+clients' rates. Like the papers, no bias correction. Nesterov's variant of FedAvgM is not implemented.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,7 +67,7 @@ class Adam(Adagrad):
 
 @dataclass(frozen=True)
 class Moments:
-    """What an optimizer remembers: m (k,), and v (k,), which is empty where it has none."""
+    """State of an optimizer: m (k,), and v (k,), which is empty if unused."""
 
     first: Tensor
     second: Tensor
@@ -78,13 +77,13 @@ Rule = Callable[[Any, Tensor, Moments], tuple[Tensor, Moments]]  # settings, D (
 
 
 def momentum(settings: Momentum, D: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
-    """The step of FedAvgM."""
+    """Return the step of FedAvgM."""
     m = settings.server_momentum * moments.first + D
     return settings.server_lr * m, Moments(m, moments.second)
 
 
 def adaptive(second: Callable[[Any, Tensor, Tensor], Tensor]) -> Rule:
-    """The step of Algorithm 2 with its rule for v: settings, v (k,), D^2 (k,) -> v (k,)."""
+    """Return the step of Algorithm 2 with a rule for v: settings, v (k,), D^2 (k,) -> v (k,)."""
 
     def rule(settings: Adagrad, D: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
         m = settings.server_beta1 * moments.first + (1 - settings.server_beta1) * D
@@ -95,17 +94,17 @@ def adaptive(second: Callable[[Any, Tensor, Tensor], Tensor]) -> Rule:
 
 
 def adagrad(settings: Adagrad, v: Tensor, square: Tensor) -> Tensor:
-    """Adds the square to v."""
+    """Add the square to v."""
     return v + square
 
 
 def yogi(settings: Adam, v: Tensor, square: Tensor) -> Tensor:
-    """Moves v towards the square by a share of the square, however far it is."""
+    """Move v towards the square by a share of the square, whatever the distance."""
     return v - (1 - settings.server_beta2) * square * torch.sign(v - square)
 
 
 def adam(settings: Adam, v: Tensor, square: Tensor) -> Tensor:
-    """Moves v towards the square by a share of the distance."""
+    """Move v towards the square by a share of the distance."""
     return settings.server_beta2 * v + (1 - settings.server_beta2) * square
 
 
@@ -115,7 +114,7 @@ OPTIMIZERS: Mapping[str, tuple[type[Settings], Rule]] = {
     "yogi": (Adam, adaptive(yogi)),
     "adam": (Adam, adaptive(adam)),
 }
-"""What may stand behind a method's name: its settings and its rule."""
+"""Suffixes of a method's name: their settings and rules."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Stepped:
 
 
 def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
-    """A server that averages, with a step of an optimizer towards its mean in place of the mean itself."""
+    """Return an averaging server that takes an optimizer's step towards its mean instead of the mean itself."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Stepped:
         w = inner.start(initial, roster, seed)
@@ -143,7 +142,7 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
         mean = inner.aggregate(state.model, uplink, ids, roster, round_)
         D = mean - state.model
         step, moments = rule(settings, D, state.moments)
-        return Stepped(mean + (step - D), moments)  # w + step; exactly the mean where the step is D
+        return Stepped(mean + (step - D), moments)  # w + step; exactly the mean if the step is D
 
     def welcome(state: Stepped, ids: tuple[int, ...], roster: base.Roster) -> tuple[Stepped, Tensor | None]:
         w, row = inner.welcome(state.model, ids, roster)
@@ -175,14 +174,14 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
 
 @cache
 def optimized(kind: type[base.MethodSettings], optimizer: str, called: str | None = None) -> type[base.MethodSettings]:
-    """The settings of a method and those of a server optimizer in one section, and the method with both.
+    """Return settings that combine a method's with a server optimizer's in one section.
 
-    The same class at each call. Raises ConfigError for a method whose server keeps more or other than a mean.
+    Returns the same class at each call. Raises ConfigError for a method whose server state is not just a mean.
 
     Args:
         kind: the method's settings.
         optimizer: a name of ``OPTIMIZERS``.
-        called: title of the new method, whose name is the title in small letters; NAME+optimizer if None.
+        called: title of the new method, whose name is the title in lower case; NAME+optimizer if None.
     """
     plain = kind.model_fields["name"].default
     if not kind().method().server.averages:

@@ -1,4 +1,4 @@
-"""FedPer: the lower layers are learned together with an own head of every client, all in the same steps.
+"""FedPer: shared lower layers and a head for each client, trained in the same steps.
 
 Arivazhagan, Aggarwal, Singh, Choudhary. Federated learning with personalization layers. arXiv 1912.00818, Algorithms 1
 and 2.
@@ -7,12 +7,12 @@ and 2.
     client           (phi_i, h_i) <- SGD((phi, h_i); E epochs on D_i)        both parts together
     server           phi <- sum_i n_i / n phi_i
 
-Only phi travels, in both directions. ``personal, received`` is the received phi under the client's h_i, ``personal,
+Only phi is sent, in both directions. ``personal, received`` is the received phi under the client's h_i, ``personal,
 trained`` the same after local training. With all layers shared this is FedAvg, with none Separate, to the bit; FedRep
 trains the same two parts one after the other, LG-FedAvg shares the upper part.
 
-Differs from the paper: all heads start from the run's initial model, the printed ones each at random.
-The numbers are those of ``partialfed`` with ``rule = "lower-shared"``, which sends all layers.
+Differs from the paper: all heads start from the run's initial model; in the paper, each at random. The numbers are
+those of ``partialfed`` with ``rule = "lower-shared"``, which sends all layers.
 """
 
 from typing import Literal
@@ -29,11 +29,11 @@ class FedPer(base.MethodSettings):
     shared: int | None = Field(None, ge=0, description="lower layers that are shared; all but the last if not set")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(partly_shared.server(self.head), partly_shared.client(self.head), CARD)
 
     def head(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
-        """The layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
+        """Return the layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
         return (base.head(row.layers, self.shared),)
 
 

@@ -1,4 +1,4 @@
-"""FedPHP: every client inherits a private model from its own past, and lets it teach the next local training.
+"""FedPHP: every client inherits a private model from its own past, which teaches the next local training.
 
 Li, Zhan, Shao, Li, Song. FedPHP: federated personalization with inherited private models. ECML-PKDD 2021.
 
@@ -45,7 +45,7 @@ class FedPHP(base.MethodSettings):
     transfer_weight: float = Field(0.1, ge=0, le=1, description="weight of the transfer in the loss (lambda)")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         card = replace(CARD, needs_total=self.mu > 0)
         if self.transfer_weight:
             taught = replace(base.RELEASES["output-criterion"], remedy="set method.transfer_weight=0")
@@ -62,7 +62,7 @@ class FedPHPState:
 
 
 def client(settings: FedPHP) -> base.Client:
-    """Local training with the transfer from the inherited model, which then takes in the trained one."""
+    """Train with the transfer from the inherited model, then update that model with the trained one."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedPHPState:
         model = initial().repeat(len(ids), 1)
@@ -100,7 +100,7 @@ class Teacher:
 
     @classmethod
     def of(cls, settings: FedPHP, h: Tensor, client: int, objective: Objective) -> "Teacher":
-        """That of an inherited model (d,), computed on all of a client's training samples."""
+        """Return the teacher of an inherited model (d,), computed on all of a client's training samples."""
         if settings.transfer == "mmd":
             return cls(settings, objective, Cached.features(objective, h, client))
         hard = Cached.outputs(objective, h, client)
@@ -108,7 +108,7 @@ class Teacher:
         return cls(settings, objective, soft)
 
     def criterion(self, index: Tensor) -> RowCriterion:
-        """The loss of one batch: (1 - lambda) F + lambda R."""
+        """Return the loss of one batch: (1 - lambda) F + lambda R."""
         taught, weight = self.cached.of(index), self.settings.transfer_weight
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Teacher:
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:
-    """Squared MMD () between samples x and y (b, f), over Gaussian kernels of five widths (biased estimate).
+    """Return squared MMD () between samples x and y (b, f), over Gaussian kernels of five widths (biased estimate).
 
     The middle width is the mean squared distance between different samples of both together, held fixed.
     """

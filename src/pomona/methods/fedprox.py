@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the received model.
+"""FedProx: FedAvg with a proximal term towards the received model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020.
 
@@ -8,7 +8,7 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogen
 
 Fine-tuning is FedAvg-FT's: without the proximal term, and at the run's ``lr`` whatever the schedule of rates.
 
-At the default mu = 0.01 results differ little from FedAvg's, by a few tenths of a point wherever we looked: the paper
+At the default mu = 0.01 results differ little from FedAvg's, by a few tenths of a point in our experiments: the paper
 searches 0.001 to 1 for each data set.
 
 Differs from published code: clients drop in and out there, sampled by size with a uniform mean; here the cohort is the
@@ -31,7 +31,7 @@ class FedProx(base.MethodSettings):
     mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(base.averaging(), fedavg.client(self.mu), CARD)
 
 
@@ -43,7 +43,7 @@ class FedProxFT(base.MethodSettings):
     finetune_epochs: FinetuneEpochs = None
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         client = fedavg.finetuned(fedavg.client(self.mu), self.finetune_epochs)
         return base.Method(
             base.averaging(),

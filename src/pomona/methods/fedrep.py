@@ -1,19 +1,19 @@
-"""FedRep: the lower layers are learned together, every client keeps a head of its own.
+"""FedRep: shared lower layers, and a head for each client, trained in turns.
 
 Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for personalized federated learning. ICML
 2021, Algorithm 1.
 
     objective        min_phi  1/n sum_i n_i min_{h_i} F_i(h_i o phi)         (eq. 2, weighted by samples)
-    client           h_i   <- SGD(h_i; head epochs), phi fixed at what was received
+    client           h_i   <- SGD(h_i; head epochs), phi fixed as received
                      phi_i <- SGD(phi; E epochs), h_i fixed
     server           phi   <- sum_i n_i / n phi_i
 
-Only phi travels, in both directions. ``personal, received`` is the received phi under the head fitted to it, and
+Only phi is sent, in both directions. ``personal, received`` is the received phi under the head fitted to it, and
 ``personal, trained`` the same after phi's epochs.
 
 Differs from the paper: the mean over clients is weighted by samples, so that with all layers shared this is FedAvg.
-Differs from published code: it judges the averaged phi under the head of the round before, and fits the heads for ten
-epochs once, at the end; its runs take ten epochs of the head a round and one of the shared layers, here one of each.
+Differs from published code: it evaluates the averaged phi under the previous head, and fits the heads for ten epochs
+once, at the end; its runs take ten epochs of the head a round and one of the shared layers, here one of each.
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class FedRep(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         head_only = base.Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
         server = base.averaging(lambda initial: base.without(initial(), base.head(initial.layers, self.shared)))
         return base.Method(server, client(self), replace(CARD, gradients=(base.Gradients(), head_only)))
@@ -50,7 +50,7 @@ class FedRepState:
 
 
 def client(settings: FedRep) -> base.Client:
-    """Fits its head, then trains the shared layers under it."""
+    """Fit the head, then train the shared layers under it."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedRepState:
         return FedRepState(initial()[base.head(initial.layers, settings.shared)].repeat(len(ids), 1))

@@ -1,4 +1,4 @@
-"""Fed-RoD: a generic model by a loss that forgets class frequencies, and a head of every client on top of it.
+"""Fed-RoD: a generic model trained with a class-balanced loss, plus a personal head for each client.
 
 Chen, Chao. On bridging generic and personalized federated learning for image classification. ICLR 2022 (arXiv
 2107.00778), with linear personal heads. The loss is the balanced softmax of Ren et al., NeurIPS 2020.
@@ -16,15 +16,15 @@ model is the row (phi, g + h_i). h_i never leaves the client. Named models: ``gl
 ``local, trained`` (phi_i, g_i); ``personal`` is (phi, g + h_i) as received, and (phi_i, g_i + h_i) after training.
 
 B_i is the run's loss on z + gamma log n_{i,.}: for classes, and for masks with n_{i,c} the pixels of a class. A class
-that a client has nothing of counts as a millionth of a sample, as labels that are smoothed or weighted have no loss at
-log 0; so a client of one class teaches the generic part next to nothing. With other targets there is nothing to
-balance, and B_i is the run's loss, as it is for gamma = 0; then the generic part is FedAvg, to the bit.
+that a client does not have counts as a millionth of a sample, since smoothed or weighted labels have no loss at log 0;
+so a client of one class contributes almost nothing to the generic part. With other targets there is nothing to balance,
+and B_i is the run's loss, as for gamma = 0; then the generic part is FedAvg, to the bit.
 
 Differs from the paper: of its two kinds of personal heads, the hypernetwork, which makes h_i from class frequencies, is
-not offered. h_i starts at 0, so that the personal model starts as the generic one; ``head_start = "copy"`` starts it as
-a copy of the initial g, as implementations by others do, whose personal model starts with twice the head. The authors
-published no code. The paper judges the generic model and the personal one; the card names the latter after training,
-where implementations by others judge it as received.
+left out. h_i starts at 0, so that the personal model starts as the generic one; ``head_start = "copy"`` starts it as a
+copy of the initial g, as implementations by others do, whose personal model starts with twice the head. The authors
+published no code. The paper evaluates the generic and the personal model; the card's headline is the latter after
+training, while other implementations evaluate it as received.
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ from torch import Tensor
 from pomona.methods import base
 from pomona.objective.row_gradients import RowCriterion
 
-NOTHING = 1e-6  # what a class without samples counts
+NOTHING = 1e-6  # sample count of a class without samples
 
 
 class FedRoD(base.MethodSettings):
@@ -55,7 +55,7 @@ class FedRoD(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         card = CARD
         if self.gamma:
             release = replace(base.RELEASES["output-criterion"], remedy="set method.gamma=0")
@@ -71,7 +71,7 @@ class FedRoDState:
 
 
 def client(settings: FedRoD) -> base.Client:
-    """Trains the copy of the generic model and the personal head on the same batches."""
+    """Train the copy of the generic model and the personal head on the same batches."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedRoDState:
         head = initial()[base.upper(initial.layers, 1)].repeat(len(ids), 1)
@@ -98,14 +98,14 @@ def client(settings: FedRoD) -> base.Client:
 
 
 def added(W: Tensor, H: Tensor, part: slice) -> Tensor:
-    """Rows (n, d) with heads H (n, h) added to their own."""
+    """Return rows (n, d) with heads H (n, h) added to their own."""
     P = W.clone()
     P[:, part] += H
     return P
 
 
 def balanced(training: base.LocalTraining, client: int, gamma: float) -> RowCriterion:
-    """The loss of a batch under a client's class frequencies; the run's own where targets are no classes."""
+    """Return the loss of a batch under a client's class frequencies; the run's own if targets are not classes."""
     counts, plain = training.class_counts(client), training.objective.criterion
     if counts is None:
         return lambda outputs, targets, _: plain(outputs, targets).mean()
@@ -118,7 +118,7 @@ def balanced(training: base.LocalTraining, client: int, gamma: float) -> RowCrit
 
 
 def log_counts(counts: Tensor, classes: int) -> Tensor:
-    """Logarithms (K,) of the samples of each class; ``counts`` may end before the last class."""
+    """Return logarithms (K,) of the samples of each class; ``counts`` may end before the last class."""
     padded = torch.nn.functional.pad(counts.double(), (0, classes - len(counts)))
     return padded.clamp_min(NOTHING).log()
 

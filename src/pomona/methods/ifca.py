@@ -1,4 +1,4 @@
-"""IFCA: several global models; in each round every client trains the one that fits its data best.
+"""IFCA: several global models; in each round, each client trains the model with the lowest loss on its data.
 
 Ghosh, Chung, Yin, Ramchandran. An efficient framework for clustered federated learning. NeurIPS 2020
 (arXiv 2006.04088), Algorithm 1 with model averaging.
@@ -6,21 +6,21 @@ Ghosh, Chung, Yin, Ramchandran. An efficient framework for clustered federated l
     objective        min over w^1 .. w^K and clusters  sum_k sum_{i in k} n_i / n F_i(w^k)
     client           k_i = argmin_k F_i(w^k) over all of its training data, ties to the smaller k;
                      w_i <- SGD(w^{k_i}; E epochs on D_i)
-    server           w^k <- sum_{i: k_i = k} n_i w_i / sum_{i: k_i = k} n_i;  w^k stays where nobody chose it
+    server           w^k <- sum_{i: k_i = k} n_i w_i / sum_{i: k_i = k} n_i;  w^k is unchanged if not chosen
 
-All K models are downloaded. ``personal, received`` is the chosen one, ``local, trained`` what the client makes of it.
-K = 1 is FedAvg, to the bit. The counterpart of CFL that works from round 1, for a number of groups that is known.
+All K models are downloaded. ``personal, received`` is the chosen one, ``local, trained`` the same after local training.
+K = 1 is FedAvg, to the bit. Unlike CFL it works from round 1, for a known number of groups.
 
-Models start apart: w^1 from the run's initial model, the others from draws of their own. Which groups are found depends
-on that start: where one of the models fits all clients best they all choose it, and go on to. So they do where all
-models start from one given file (``model.init``). A run that ends with one model chosen says so.
+Models start differently: w^1 from the run's initial model, the others from separate draws. The groups found depend on
+that start: if one of the models fits all clients best, they all choose it, and continue to do so. The same happens if
+all models start from one given file (``model.init``). A run that ends with a single chosen model reports it.
 
-Differs from the paper: the mean is weighted by samples. Sharing the lower layers over clusters, and averaging
-gradients instead of models, are not offered.
-Differs from published code, which helps the draw along: on synthetic data the best of ten is kept, by its distance to
-the true models; on CIFAR-10 it is repeated until a tenth of the cohort chooses each of four models, 35 % each of two;
-on FEMNIST the models begin as one trained by FedAvg under heads of their own, and train for 20 rounds on random groups.
-On MNIST it is one draw, as here. Its accuracy on MNIST and CIFAR-10 is that of the model with the smallest loss on the
+Differs from the paper: the mean is weighted by samples. Sharing the lower layers over clusters, and averaging gradients
+instead of models, are not implemented.
+Differs from published code, which improves the draw: on synthetic data the best of ten is kept, by its distance to the
+true models; on CIFAR-10 it is repeated until a tenth of the cohort chooses each of four models, 35 % each of two; on
+FEMNIST the models begin as one trained by FedAvg under heads of their own, and train for 20 rounds on random groups. On
+MNIST it is one draw, as here. Its accuracy on MNIST and CIFAR-10 is that of the model with the smallest loss on the
 test samples; here it is that of the model chosen by training samples.
 """
 
@@ -43,21 +43,21 @@ class IFCA(base.MethodSettings):
     clusters: int = Field(2, ge=1, le=1000, description="global models, all of which every client downloads (K)")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         card = replace(CARD, down_models=lambda _: self.clusters)
         return base.Method(server(self.clusters), base.Client(base.nothing, train), card)
 
 
 @dataclass(frozen=True)
 class Models:
-    """The global models (K, d), and the one that each client chose last (N, 1), -1 for none yet."""
+    """The global models (K, d), and each client's last choice (N, 1), -1 for none yet."""
 
     models: Tensor
     labels: Tensor
 
 
 def server(K: int) -> base.Server:
-    """Hands out all models, and averages each over those who chose it."""
+    """Send all models, and average each over the clients that chose it."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Models:
         drawn = [initial(), *(initial(k) for k in range(K - 1))]
@@ -81,19 +81,19 @@ def server(K: int) -> base.Server:
         return state, None
 
     def expects(state: Models) -> base.Uplink:
-        # One-hot: whatever comes, it names one of the models.
+        # One-hot: any uplink names one of the models.
         return {"model": state.models[0], "cluster": torch.zeros(K, dtype=torch.bool)}
 
     return base.Server(start, down, aggregate, welcome, expects, closing=unused)
 
 
 def entry(k: int) -> str:
-    """The name of a model in the downlink."""
+    """Return the name of a model in the downlink."""
     return f"model_{k}"
 
 
 def unused(state: Models, roster: base.Roster, round_: base.Round) -> str | None:
-    """Note for a run in whose last rounds only one of several models was chosen."""
+    """Return a note for a run in whose last rounds only one of several models was chosen."""
     taken = state.labels[state.labels != NOBODY].unique()
     if len(state.models) == 1 or len(taken) > 1:
         return None
@@ -104,7 +104,7 @@ def unused(state: Models, roster: base.Roster, round_: base.Round) -> str | None
 
 
 def train(state: None, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[None]:
-    """Choose by training loss, then train what was chosen."""
+    """Choose a model by training loss, then train it."""
     models = [received[entry(k)] for k in range(len([name for name in received if name.startswith("model_")]))]
     losses = torch.stack([training.loss(w, "train") for w in models], 1)
     chosen = losses.argmin(1)

@@ -1,4 +1,4 @@
-"""LG-FedAvg: the upper layers are learned together, every client keeps lower layers of its own.
+"""LG-FedAvg: shared upper layers, and lower layers for each client.
 
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think locally, act globally: federated learning with
 local and global representations. arXiv 2001.01523, Algorithm 1 (without its auxiliary and adversarial losses).
@@ -6,7 +6,7 @@ local and global representations. arXiv 2001.01523, Algorithm 1 (without its aux
     client           (l_i, g_i) <- SGD((l_i, g); E epochs on D_i)            lower and upper layers together
     server           g <- sum_i n_i / n g_i
 
-Only g travels, in both directions. ``personal, received`` is the client's l_i under the received g, ``personal,
+Only g is sent, in both directions. ``personal, received`` is the client's l_i under the received g, ``personal,
 trained`` the same after local training.
 
 Differs from published code: it starts from a trained FedAvg model (here from the run's initial model), averages
@@ -28,11 +28,11 @@ class LGFedAvg(base.MethodSettings):
     shared: int = Field(1, ge=0, description="upper layers that are shared")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(partly_shared.server(self.lower), partly_shared.client(self.lower), CARD)
 
     def lower(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
-        """The layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
+        """Return the layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
         return (slice(0, base.upper(row.layers, self.shared, "method.shared").start),)
 
 

@@ -38,12 +38,12 @@ class MOCHA(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(server(), client(self), CARD)
 
 
 def coupling(settings: MOCHA, N: int) -> tuple[float, float]:
-    """The diagonal and the other entries of M (N, N)."""
+    """Return the diagonal and the other entries of M (N, N)."""
     if settings.omega == "centring":
         return 1 - 1 / N, -1 / N
     constant = (1 - 1 / N) ** 2
@@ -51,7 +51,7 @@ def coupling(settings: MOCHA, N: int) -> tuple[float, float]:
 
 
 def server() -> base.Server:
-    """A bank of last layers (N, h)."""
+    """Keep a bank of last layers (N, h)."""
 
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
         return initial()[initial.layers[-1]].repeat(len(roster), 1)
@@ -81,7 +81,7 @@ def server() -> base.Server:
 
 
 def client(settings: MOCHA) -> base.Client:
-    """Local SGD with the pull of all heads on the own one."""
+    """Run local SGD with the pull of all heads on the own one."""
 
     def train(
         W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round

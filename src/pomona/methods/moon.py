@@ -1,4 +1,4 @@
-"""MOON: FedAvg whose clients keep their features near the global model's, and away from their own last ones.
+"""MOON: FedAvg with a contrastive loss: features near the global model's, and away from the own previous model's.
 
 Li, He, Song. Model-contrastive federated learning. CVPR 2021 (arXiv 2103.16257), Algorithm 1.
 
@@ -7,14 +7,14 @@ Li, He, Song. Model-contrastive federated learning. CVPR 2021 (arXiv 2103.16257)
                      C_i = -log( exp(cos(z, z_w) / tau) / (exp(cos(z, z_w) / tau) + exp(cos(z, z_p) / tau)) )
     server           as FedAvg: w <- sum_i n_i / n v_i
 
-Features are what the last layer receives. The last local model stays with the client; it starts as the initial one, so
+Features are the input of the last layer. The last local model stays with the client; it starts as the initial one, so
 that in round 1 z_p = z_w, C_i is constant and the round is FedAvg's. mu = 0 is FedAvg, to the bit. Named models as in
 FedAvg. The paper searches mu among 0.1, 1, 5 and 10, with tau = 0.5.
 
 Differs from the paper: that puts a projection head of two layers before the last one; here the network is the run's,
-and may contain one. z_w and z_p are computed once a round, in evaluation mode and on samples as they are: the same
-numbers unless the network normalises over batches or drops units, or training sees changed images.
-Differs from published code: that sees each batch under all three models in every epoch.
+and may contain one. z_w and z_p are computed once per round, in evaluation mode and without augmentation: the same
+numbers unless the network normalises over batches or uses dropout, or training augments images.
+Differs from published code: that runs each batch through all three models in every epoch.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class MOON(base.MethodSettings):
     temperature: float = Field(0.5, gt=0, description="of the similarities in the contrast (tau)")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         card = CARD
         if self.mu:
             seen = replace(base.RELEASES["output-criterion"], remedy="set method.mu=0")
@@ -48,7 +48,7 @@ class MOON(base.MethodSettings):
 
 
 def client(settings: MOON) -> base.Client:
-    """FedAvg's client under the contrast; the state is its last local model (n, d)."""
+    """Run FedAvg's client with the contrastive loss; the state is its last local model (n, d)."""
 
     def train(
         last: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -70,7 +70,7 @@ def client(settings: MOON) -> base.Client:
 def contrasted(
     settings: MOON, training: base.LocalTraining, of_global: Cached, of_last: Cached
 ) -> Callable[[Tensor], RowCriterion]:
-    """The loss of a client's batches: its samples -> F + mu C, with the features of both fixed models."""
+    """Return the loss of a client's batches: its samples -> F + mu C, with the features of both fixed models."""
     plain = training.objective.criterion
 
     def of(index: Tensor) -> RowCriterion:
@@ -85,7 +85,7 @@ def contrasted(
 
 
 def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
-    """The mean () over samples of the contrast of features z (b, f), to be near the second ones and not the third."""
+    """Return the mean contrastive loss () of features z (b, f), attracted by ``near`` and repelled by ``far``."""
     similar = torch.stack([cosine_similarity(z, other) for other in (near, far)], 1) / temperature
     return cross_entropy(similar, torch.zeros(len(z), dtype=torch.long, device=z.device))
 

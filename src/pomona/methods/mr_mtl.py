@@ -1,4 +1,4 @@
-"""MR-MTL: every client trains a model of its own that is held near the mean of all.
+"""MR-MTL: every client trains its own model with a pull towards the mean of all.
 
 Liu, Hu, Wu, Smith. On privacy and personalization in cross-silo federated learning. NeurIPS 2022 (arXiv 2206.07902):
 mean-regularized multi-task learning (Evgeniou and Pontil, KDD 2004), their baseline for silos with differential
@@ -8,10 +8,10 @@ privacy.
     client           w_i <- w_i - lr (g_i(w_i) + lambda (w_i - m))           w_i its own last model, m as received
     server           m <- sum_i n_i / n w_i
 
-w_i is never replaced: m is only what it is pulled to. ``personal, trained`` is w_i. lambda = 0 is Separate, to the bit;
-for one client the pull is towards the round's start, which is FedProx, to the bit. The larger lambda, the nearer all
-w_i to one model; but lr lambda = 1 forgets w_i in every step, so keep it well below. In private training the more
-noise, the larger the best lambda: with it the mean of the clients averages their noise.
+w_i is never replaced; m only attracts it. ``personal, trained`` is w_i. lambda = 0 is Separate, to the bit; for one
+client the pull is towards the round's start, which is FedProx, to the bit. The larger lambda, the nearer all w_i to one
+model; but lr lambda = 1 forgets w_i in every step, so keep it well below. In private training the more noise, the
+larger the best lambda: with it the mean of the clients averages their noise.
 
 Differs from published code: under privacy its pull is part of each sample's gradient, and clipped with it; here it is
 added to the private gradient, as it reads models alone. Its clients start from initial models of their own, here from
@@ -39,8 +39,8 @@ class MRMTL(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
-        server = replace(base.averaging(), global_model=False)  # nobody uses the mean as a model
+        """Return the method: both halves and its card."""
+        server = replace(base.averaging(), global_model=False)  # the mean is not used as a model
         return base.Method(server, client(self.lambda_), CARD, self.caution)
 
     def caution(self, round_: base.Round, _members: int) -> str | None:
@@ -49,7 +49,7 @@ class MRMTL(base.MethodSettings):
 
 
 def client(weight: float) -> base.Client:
-    """Trains its own model (n, d) under a pull towards the mean."""
+    """Train the own model (n, d) with a pull towards the mean."""
 
     def train(
         W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round

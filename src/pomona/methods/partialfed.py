@@ -1,4 +1,4 @@
-"""PartialFed: each client takes over part of the global model, layer by layer, and keeps its own last layers elsewhere.
+"""PartialFed: each client takes some layers from the global model, and the others from its own last model.
 
 Sun, Huo, Yang, Bai. PartialFed: cross-domain personalized federated learning via partial initialization. NeurIPS 2021.
 Its authors published no code; this is a reconstruction.
@@ -17,9 +17,9 @@ pi_l is the difference of the two logits of a straight-through Gumbel-softmax be
 Gumbel variables is logistic, the softmax of two a sigmoid. pi starts at 0 and stays with the client. Gates go to info.
 
 Not known from the paper, chosen here: the disjoint shares (4/5 and 1/5 of each batch; a batch too small for that trains
-weights only), the logits' rate (the run's lr), a fixed temperature T, and what becomes of the source that a batch does
-not use (it rests). Adam's bias correction counts a client's steps, whichever source a layer was drawn from.
-The logits' steps are plain whatever the optimizer.
+weights only), the logits' rate (the run's lr), a fixed temperature T, and the source that a batch does not use (it is
+unchanged). Adam's bias correction counts a client's steps, whichever source a layer was drawn from. The logits' steps
+are plain whatever the optimizer.
 """
 
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class PartialFed(base.MethodSettings):
     temperature: float = Field(1.0, gt=0, description="of the sigmoid through which adaptive gates learn")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         if self.rule == "adaptive":
             card = replace(
                 CARD,
@@ -65,7 +65,7 @@ class PartialFed(base.MethodSettings):
 
 
 def server() -> base.Server:
-    """FedAvg's server; its mean is not evaluated."""
+    """Return FedAvg's server; its mean is not evaluated."""
     return replace(base.averaging(), global_model=False)
 
 
@@ -73,7 +73,7 @@ def server() -> base.Server:
 
 
 def fixed(rule: str) -> base.Client:
-    """Partial initialisation by a rule; the state is the client's last model (n, d)."""
+    """Initialise partially by a rule; the state is the client's last model (n, d)."""
 
     def train(
         last: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -91,7 +91,7 @@ def fixed(rule: str) -> base.Client:
 
 
 def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor:
-    """Mask (d,) bool of the parameters that a rule takes from the global model.
+    """Return the mask (d,) bool of the parameters that a rule takes from the global model.
 
     Raises ConfigError for local-norm in a network without normalisation layers.
     """
@@ -113,14 +113,14 @@ def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor
 
 @dataclass(frozen=True)
 class PartialFedState:
-    """A client's last model (n, d), and a logit a layer (n, L): how much it favours the global one."""
+    """A client's last model (n, d), and a logit per layer (n, L) in favour of the global one."""
 
     last: Tensor
     logits: Tensor
 
 
 def adaptive(temperature: float) -> base.Client:
-    """Learns two sources of weights, and gates between them."""
+    """Learn two sources of weights, and gates between them."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> PartialFedState:
         last = initial().repeat(len(ids), 1)
@@ -161,7 +161,7 @@ def adaptive(temperature: float) -> base.Client:
 
 
 def layer_of(layers: tuple[slice, ...]) -> Tensor:
-    """The layer of each number of a row (d,)."""
+    """Return the layer of each number of a row (d,)."""
     layer = torch.empty(layers[-1].stop, dtype=torch.long)
     for number, part in enumerate(layers):
         layer[part] = number
@@ -169,7 +169,7 @@ def layer_of(layers: tuple[slice, ...]) -> Tensor:
 
 
 def halves(batch: Batch, least: int) -> tuple[Batch, Batch, list[bool]]:
-    """A batch's samples for the weights, disjoint ones for the logits, and which clients have enough for both."""
+    """Split a batch into samples for weights and for logits; also return which clients have enough for both."""
     held = [int(STRATEGY_SHARE * len(i)) for i in batch.indices]
     held = [h if h >= least <= len(i) - h else 0 for h, i in zip(held, batch.indices, strict=True)]
     weights = [i[h:] for h, i in zip(held, batch.indices, strict=True)]
@@ -182,7 +182,7 @@ def halves(batch: Batch, least: int) -> tuple[Batch, Batch, list[bool]]:
 
 
 def gate_slope(products: Tensor, layers: tuple[slice, ...], soft: Tensor) -> Tensor:
-    """dF/d(soft) (n, L) through the sigmoid: layer sums of products (n, d) of gradient and difference of sources."""
+    """Return dF/d(soft) (n, L) through the sigmoid: layer sums of products (n, d) of gradient and source difference."""
     p = soft.sigmoid()
     return torch.stack([products[:, s].sum(1) for s in layers], 1) * p * (1 - p)
 

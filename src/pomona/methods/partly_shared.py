@@ -1,9 +1,9 @@
-"""Training a model of which a part travels and the rest stays with its client.
+"""Training of a model of which a part is sent and the rest stays with its client.
 
     client           (s_i, k_i) <- SGD((s, k_i); E epochs on D_i)            both parts together
     server           s <- sum_i n_i / n s_i                                  k_i never leaves the client
 
-Which part is kept is all that FedBN, FedPer and LG-FedAvg differ in. With nothing kept this is FedAvg, with everything
+FedBN, FedPer and LG-FedAvg differ only in the part that is kept. With nothing kept this is FedAvg, with everything
 Separate, to the bit.
 """
 
@@ -17,15 +17,15 @@ from pomona.methods import base
 
 
 class RowLayout(Protocol):
-    """Whatever knows how a row is laid out: ``base.Initial`` and ``base.LocalTraining`` do."""
+    """Any object that knows a row's layout, such as ``base.Initial`` and ``base.LocalTraining``."""
 
     @property
     def layers(self) -> tuple[slice, ...]:
-        """Slices of a row, one a layer from input to output."""
+        """Slices of a row, one per layer from input to output."""
 
     @property
     def norms(self) -> tuple[slice, ...]:
-        """Slices of a row, one a tensor of a normalisation layer, in order."""
+        """Slices of a row, one per tensor of a normalisation layer, in order."""
 
 
 Kept = Callable[[RowLayout], tuple[slice, ...]]  # the parts of a row that stay with the client, in order
@@ -33,18 +33,18 @@ Kept = Callable[[RowLayout], tuple[slice, ...]]  # the parts of a row that stay 
 
 @dataclass(frozen=True)
 class KeptState:
-    """What stays with a client (n, k)."""
+    """The part that stays with a client (n, k)."""
 
     kept: Tensor
 
 
 def server(kept: Kept) -> base.Server:
-    """FedAvg's server for what travels, (d - k,)."""
+    """Return FedAvg's server for the part that is sent, (d - k,)."""
     return base.averaging(lambda initial: base.without(initial(), *kept(initial)))
 
 
 def client(kept: Kept) -> base.Client:
-    """Trains its whole model, keeps its part and sends the rest."""
+    """Train the whole model, keep one part and send the rest."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> KeptState:
         return KeptState(base.within(initial(), *kept(initial)).repeat(len(ids), 1))

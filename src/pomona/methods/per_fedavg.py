@@ -1,4 +1,4 @@
-"""Per-FedAvg: one initial model for all, trained so that one step on a client's own data makes it a good one there.
+"""Per-FedAvg: one initial model, trained so that a single step on a client's own data adapts it well.
 
 Fallah, Mokhtari, Ozdaglar. Personalized federated learning with theoretical guarantees: a model-agnostic meta-learning
 approach. NeurIPS 2020, Algorithm 1.
@@ -8,20 +8,20 @@ approach. NeurIPS 2020, Algorithm 1.
                      u <- v - alpha g(v; b1)
                      v <- v - beta g(u; b2)                                  order = first (FO)
                      v <- v - beta (g(u; b2) - alpha H(v; b3) g(u; b2))      order = hf
-                     where H(v; b) z ~ (g(v + delta z; b) - g(v - delta z; b)) / (2 delta), as HF-MAML takes it;
+                     where H(v; b) z ~ (g(v + delta z; b) - g(v - delta z; b)) / (2 delta), as in HF-MAML;
                      order = exact: H(v; b) z itself, by a second backward pass
     server           as FedAvg: w <- sum_i n_i / n w_i
     headline         w - alpha g(w; b), one step on a batch of the client's training data
 
-b2 walks the training data in FedAvg's order, so that alpha = 0 is FedAvg with the rate beta to the bit; b1 and b3 walk
-it in orders of their own. An epoch has as many steps as FedAvg's. delta is scaled to ||delta z|| = 0.01, which keeps
-the difference above float32's rounding. For quadratics it is exact; for networks with kinks (ReLU, max-pooling) it is
-far from the product, by more than its own length where we looked, and smaller radii are worse. ``exact`` has no such
+b2 passes over the training data in FedAvg's order, so that alpha = 0 is FedAvg with the rate beta to the bit; b1 and b3
+use other orders. An epoch has as many steps as FedAvg's. delta is scaled to ||delta z|| = 0.01, which keeps the
+difference above float32's rounding. For quadratics it is exact; for networks with kinks (ReLU, max-pooling) it is far
+from the product, by more than its own length in our experiments, and smaller radii are worse. ``exact`` has no such
 error, at the cost of about two gradients as well, but without stacking clients, and not under privacy.
 
 alpha is part of the objective, and the same in every round, whatever the schedule of the rates; beta follows it, and is
-the run's lr if not set: far above alpha the adaptation can hardly be seen. Neither has a value that suits all; alpha =
-lr was worse where we tried it (digits, lr 0.3).
+the run's lr if not set: if it is far above alpha, the adaptation is hardly visible. Neither has a value that suits all
+data; alpha = lr was worse in our experiment (digits, lr 0.3).
 
 Differs from published code: that counts batches where the paper counts steps, and adapts on test data before testing
 on them; here nothing ever trains on test data.
@@ -57,7 +57,7 @@ class PerFedAvg(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         curvature = (base.Gradients(per_batch=2, purpose="curvature"),) if self.order == "hf" else ()
         refused = f"{SECOND_ORDER}; set method.order to first or hf" if self.order == "exact" else None
         card = replace(CARD, gradients=(*CARD.gradients, *curvature), not_private=refused)
@@ -65,7 +65,7 @@ class PerFedAvg(base.MethodSettings):
 
 
 def client(settings: PerFedAvg) -> base.Client:
-    """Trains for what comes out of one step."""
+    """Train for the model after one step."""
 
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -91,14 +91,14 @@ def client(settings: PerFedAvg) -> base.Client:
 
 
 def adapted(training: base.LocalTraining, W: Tensor, alpha: float) -> Tensor:
-    """Rows W (n, d), in place, after one step on a batch of training data; as they are for a client without any."""
+    """Update rows W (n, d), in place, by one step on a batch of training data; unchanged for a client without any."""
     for batch, w in islice(training.steps(1, W, purpose="finetuning"), 1):
         w.sub_(training.gradient(w, batch)[1], alpha=alpha)
     return W
 
 
 def curvature(training: base.LocalTraining, v: Tensor, z: Tensor, batch: Batch) -> Tensor:
-    """Hessian times z (a, d) at rows v (a, d), by central differences: exact for quadratics, 0 for z = 0."""
+    """Return the Hessian times z (a, d) at rows v (a, d), by central differences: exact for quadratics, 0 for z = 0."""
     delta = RADIUS / z.norm(dim=1, keepdim=True).clamp_min(1e-12)
     (_, above), (_, below) = (training.gradient(v + side * delta * z, batch) for side in (1, -1))
     product: Tensor = (above - below) / (2 * delta)
@@ -106,12 +106,12 @@ def curvature(training: base.LocalTraining, v: Tensor, z: Tensor, batch: Batch) 
 
 
 def exact(training: base.LocalTraining, v: Tensor, z: Tensor, batch: Batch) -> Tensor:
-    """Hessian times z (a, d) at rows v (a, d)."""
+    """Return the Hessian times z (a, d) at rows v (a, d)."""
     return training.hessian(v, batch, z)
 
 
 def next_batch(steps: Iterator[tuple[Any, ...]]) -> Batch:
-    """The next batch of a pass that walks along with another."""
+    """Return the next batch of a pass that runs alongside another."""
     batch: Batch
     (batch,) = next(steps)
     return batch

@@ -1,4 +1,4 @@
-"""pFedGraph: the server infers who should learn with whom, and sends each client its own mixture.
+"""pFedGraph: the server infers a collaboration graph, and sends each client its own mixture.
 
 Ye, Ni, Wu, Chen, Wang. Personalized federated learning with inferred collaboration graphs. ICML 2023.
 
@@ -10,16 +10,16 @@ Ye, Ni, Wu, Chen, Wang. Personalized federated learning with inferred collaborat
                      of which the second part has the gradient  -mu (u_i - <u_i, e> e) / |w|
                      with e = w / |w|,  u_i = sum_j a_ij w_j / |w_j|
 
-The server keeps the last model of each client; the graph runs over the members who have sent one. In round 1 nobody
-has: all start from w^0, without the second part. ``personal, received`` is theta_i, ``personal, trained`` is w_i.
-A large alpha makes a_i = p: FedAvg-local for mu = 0. A small alpha gives each client the model most similar to its own,
-its own: Separate.
+The server keeps the last model of each client; the graph covers the members that have sent one. In round 1 there are
+none: all start from w^0, without the second part. ``personal, received`` is theta_i, ``personal, trained`` is w_i. A
+large alpha makes a_i = p: FedAvg-local for mu = 0. A small alpha gives each client the most similar model, which is its
+own: Separate.
 
-``similarity = "models"`` takes cos(w_i, w_j) instead; networks that start from one model are then all but equal to it.
+``similarity = "models"`` takes cos(w_i, w_j) instead; networks that start from one model are then almost parallel.
 
 Differs from published code: that minimises +mu cos, which drives the models apart (its mu is 0.01; the sign here is
 that of the objective); counts similarities above 0.9 as 1; has a solver for the quadratic programme, where the
-projection is exact; and lets the graph run over the round's cohort.
+projection is exact; and restricts the graph to the round's cohort.
 """
 
 from collections.abc import Callable
@@ -45,13 +45,13 @@ class PFedGraph(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(server(self), base.Client(base.nothing, trainer(self.mu)), CARD)
 
 
 @dataclass(frozen=True)
 class Bank:
-    """What similarity counts from (d,), the last model of each client (N, d), and who has sent one (N,) bool."""
+    """The origin for similarity (d,), the last model of each client (N, d), and who has sent one (N,) bool."""
 
     origin: Tensor
     models: Tensor
@@ -59,7 +59,7 @@ class Bank:
 
 
 def server(settings: PFedGraph) -> base.Server:
-    """Keeps models, infers the graph, mixes."""
+    """Keep models, infer the graph, and mix."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         w, N = initial(), len(roster)
@@ -93,17 +93,17 @@ def server(settings: PFedGraph) -> base.Server:
 
 
 def graph(alpha: float, bank: Bank, among: Tensor, ids: tuple[int, ...], roster: base.Roster) -> Tensor:
-    """The rows a_i (n, N) float64 of some clients over those of a mask (N,)."""
+    """Return the rows a_i (n, N) float64 of some clients over those of a mask (N,)."""
     columns = among.nonzero().squeeze(1)
     p = roster.weights(tuple(columns.tolist()))
-    cosines = base.cosines(lambda w, origin: w - origin, bank.models, bank.origin)  # 0 of who has not moved
+    cosines = base.cosines(lambda w, origin: w - origin, bank.models, bank.origin)  # 0 for clients that have not moved
     s = cosines[list(ids)].index_select(1, columns.to(bank.models.device)).double().cpu()
     a = onto_simplex(p + s / (2 * alpha))
     return a.new_zeros(len(ids), len(among)).index_copy(1, columns, a)
 
 
 def onto_simplex(V: Tensor) -> Tensor:
-    """The points (n, S) of the simplex nearest to rows V (n, S), S >= 1: max(V - t, 0) whose rows sum to 1."""
+    """Project rows V (n, S), S >= 1, onto the simplex, (n, S): max(V - t, 0) with rows that sum to 1."""
     ordered, _ = V.sort(1, descending=True)
     thresholds = (ordered.cumsum(1) - 1) / torch.arange(1, V.shape[1] + 1)
     kept = (ordered > thresholds).sum(1, keepdim=True)
@@ -111,7 +111,7 @@ def onto_simplex(V: Tensor) -> Tensor:
 
 
 def trainer(mu: float) -> Callable[..., base.Trained[None]]:
-    """Local SGD from the received mixture, towards the directions of the neighbours' models."""
+    """Run local SGD from the received mixture, towards the directions of the neighbours' models."""
 
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -127,7 +127,7 @@ def trainer(mu: float) -> Callable[..., base.Trained[None]]:
 
 
 def cosine_gradient(w: Tensor, u: Tensor) -> Tensor:
-    """The gradient in w of <u, w / |w|>, rows (n, d)."""
+    """Return the gradient in w of <u, w / |w|>, rows (n, d)."""
     length = w.norm(dim=1, keepdim=True).clamp_min(TINY)
     e = w / length
     along: Tensor = (u * e).sum(1, keepdim=True) * e

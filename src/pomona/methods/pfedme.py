@@ -10,9 +10,9 @@ Algorithm 1.
     server           w <- (1 - beta) w + beta sum_i n_i / n w_i        over the cohort
 
 Named models: ``global`` is w as received, ``personal`` is theta after training. theta starts at w in every round, so
-that a client keeps nothing between rounds; within a round it goes on from the batch before, as in published code.
-Momentum and weight decay belong to F_i and act on theta's steps alone. lambda = 0 leaves w as it is for ever. Both
-steps are SGD: adam and adamw are refused.
+that a client keeps nothing between rounds; within a round it continues from the previous batch, as in published code.
+Momentum and weight decay belong to F_i and act only on theta's steps. With lambda = 0, w never changes. Both steps are
+SGD: adam and adamw are refused.
 
 theta's steps contract only while personal_lr (lambda + L) < 2, L the curvature of F_i. The default is the run's lr, and
 at most 1 / (2 lambda), so that the pull alone takes no more than half a step. The authors' 0.09 at lambda = 15 leaves
@@ -48,12 +48,12 @@ class PFedMe(base.MethodSettings):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         card = replace(CARD, gradients=(base.Gradients(per_batch=self.inner_steps),))
         return base.Method(server(self.beta), client(self), card, self.caution)
 
     def caution(self, round_: base.Round, _members: int) -> str | None:
-        """Warn of steps that overshoot by the pull alone."""
+        """Warn of steps that overshoot because of the pull alone."""
         pulled = personal_rate(self, round_) * self.lambda_
         if pulled < 1:
             return None
@@ -64,7 +64,7 @@ class PFedMe(base.MethodSettings):
 
 
 def server(beta: float) -> base.Server:
-    """FedAvg's server, mixed with the model it had."""
+    """Return FedAvg's server, mixed with its previous model."""
     mean = base.averaging()
 
     def aggregate(
@@ -76,7 +76,7 @@ def server(beta: float) -> base.Server:
 
 
 def client(settings: PFedMe) -> base.Client:
-    """Solves for theta on each batch, and moves w_i towards it."""
+    """Solve for theta on each batch, and move w_i towards it."""
 
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -96,7 +96,7 @@ def client(settings: PFedMe) -> base.Client:
 
 
 def personal_rate(settings: PFedMe, round_: base.Round) -> float:
-    """Learning rate of theta in this round."""
+    """Return the learning rate of theta in this round."""
     if settings.personal_lr is not None:
         return settings.personal_lr * round_.decay
     return min(round_.lr, round_.decay / (2 * settings.lambda_)) if settings.lambda_ else round_.lr

@@ -1,4 +1,4 @@
-"""PGFed and PGFedMo: each client also lowers the risks of the others, each as far as that helps.
+"""PGFed and PGFedMo: each client also minimises the risks of the others, weighted by learned coefficients.
 
 Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for federated learning. ICCV 2023
 (arXiv 2212.01448). By authors of APPLE.
@@ -16,11 +16,11 @@ A client uploads w_i, g_i, o_i and its row a_i, and downloads w, c_i, gbar and a
 there are no risks yet. mu = 0 is FedAvg-local, to the bit. ``personal, trained`` is w_i after local training,
 ``global`` the mean. The sum holds j = i where i was in S, as in the authors' code.
 
-What the rule for a_ij brings with it: risks are positive, so that a_ij falls wherever the approximation is good, and
-with many steps or a large eta_2 all reach 0, which is FedAvg-local. And with gbar in place of the g_j the step of a_ij
-is a number of j plus a number of i: as long as none is cut at 0 all clients rank the others alike, partners or not.
+Consequences of the rule for a_ij: risks are positive, so that a_ij falls wherever the approximation is good, and with
+many steps or a large eta_2 all reach 0, which is FedAvg-local. And with gbar in place of the g_j the step of a_ij is a
+number of j plus a number of i: as long as none reaches 0, all clients rank the others equally, partners or not.
 
-Where one client's share of a mean is limited (``largest_share``), so is each a_ij: at most that share.
+If a client's share of a mean is limited (``largest_share``), each a_ij is at most that share.
 
 ``mixing = "client"`` is ours: a_i stays private, as in APPLE. A client downloads the g_j of others, all or M a round,
 keeps its own, and takes both steps from one gradient of its own samples, with the exact products:
@@ -29,13 +29,13 @@ keeps its own, and takes both steps from one gradient of its own samples, with t
                      a_ij <- max(0, a_ij - eta_2 mu (o_j + <g_j, w_i>))
     budget M         as APPLE's: those never downloaded first, the rest by probabilities that grow with a_ij
 
-Offered are the last g_j of all who ever took part, so that under partial participation some are older.
+The last g_j of all clients that ever took part are available, so that under partial participation some are older.
 
 Under differential privacy g_i comes from noised gradients, one more epoch a round; o_i holds the mean training loss,
-which no noise covers.
+without noise.
 
 Differs from published code: g_j and F_j are means over all samples (there g_j is one over whole batches); momentum
-starts at zero in each round (there it goes on). eta_2 follows the run's schedule of rates.
+starts at zero in each round (there it continues). eta_2 follows the run's schedule of rates.
 """
 
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class PGFed(base.MethodSettings, Risks):
     name: Literal["pgfed"] = "pgfed"
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return made(self, 0.0, CARD)
 
 
@@ -70,13 +70,13 @@ class PGFedMo(base.MethodSettings, Risks):
     )
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         shown = base.Presentation("PGFedMo", quantities=QUANTITIES)
         return made(self, self.beta, replace(CARD, presentation=shown, summary=f"{CARD.summary}, with momentum"))
 
 
 def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
-    """The method in the form that ``mixing`` names."""
+    """Return the method in the form of ``mixing``."""
     kept = "its last mixture of gradients" if beta else "nothing"
     if settings.mixing == "server":
         return base.Method(server(), client(settings, beta), replace(card, keeps=kept))
@@ -95,8 +95,8 @@ def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
 class ServerState:
     """The server's state.
 
-    The mean model (d,); of each client the last gradient (N, d), its offset (N, 1), its coefficients (N, N), -1 where
-    it never met the risk; who was in the last cohort (N,) bool.
+    The mean model (d,); for each client the last gradient (N, d), its offset (N, 1), its coefficients (N, N), -1 for
+    risks not met yet; and the mask of the last cohort (N,) bool.
     """
 
     model: Tensor
@@ -107,7 +107,7 @@ class ServerState:
 
 
 def server() -> base.Server:
-    """FedAvg's mean, and mixtures of the last cohort's gradients."""
+    """Average models as FedAvg, and mix the last cohort's gradients."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> ServerState:
         w, N = initial(), len(roster)
@@ -161,7 +161,7 @@ def server() -> base.Server:
 
 
 def client(settings: Risks, beta: float) -> base.Client:
-    """Local SGD on its own risk and the received mixture; the state is the last mixture (n, d), None without beta."""
+    """Run local SGD on the own risk and the received mixture; the state is that mixture (n, d), None without beta."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
         return torch.zeros_like(initial()).repeat(len(ids), 1)

@@ -1,7 +1,7 @@
-"""PGFed whose clients weigh the others' gradients themselves, so that the coefficients a_i stay private.
+"""PGFed whose clients weight the others' gradients themselves, so that the coefficients a_i stay private.
 
-The equations stand in ``pgfed``, under ``mixing = "client"``; the choice under a budget is APPLE's (Luo and Wu, IJCAI
-2022, appendix A.2) with a_ij in place of p_ij.
+For the equations see ``pgfed``, under ``mixing = "client"``; the choice under a budget is APPLE's (Luo and Wu, IJCAI
+2022, appendix A.2) with a_ij instead of p_ij.
 """
 
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ from pomona.methods.request_bank import fresh_first, limit, request, servable, s
 class Bank:
     """The server's state.
 
-    The mean model (d,); of each client the last gradient (N, d) and its offset (N, 1); who has sent one (N,) bool; the
-    ids that each asks for (N, M), its own for none.
+    The mean model (d,); for each client the last gradient (N, d) and its offset (N, 1); the clients that have sent one
+    (N,) bool; the ids that each requests (N, M), its own for none.
     """
 
     model: Tensor
@@ -32,7 +32,7 @@ class Bank:
 
 
 def server(settings: Risks) -> base.Server:
-    """FedAvg's mean, and single gradients for those who ask."""
+    """Average models as FedAvg, and send single gradients on request."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         w, N = initial(), len(roster)
@@ -73,10 +73,10 @@ def server(settings: Risks) -> base.Server:
 
 
 def wishes(settings: Risks, bank: Bank, sent: Tensor, client: int, round_: base.Round) -> Tensor:
-    """The ids (M,) that a client asked for, of those who have ``sent`` (N,); its own id in a place left empty.
+    """Return the ids (M,) that a client requested, of those that have ``sent`` (N,); its own id in an empty place.
 
-    Without a budget that is everybody. For a client that has never taken part the server draws: it has met nobody, so
-    that all are equal to it.
+    Without a budget these are all. For a client that has never taken part the server draws at random, since it has met
+    no risks and all are equal to it.
     """
     N = len(sent)
     if not sent[client] or limit(settings.budget, N) == N - 1:
@@ -97,7 +97,7 @@ class PrivateState:
 
 
 def client(settings: Risks, beta: float) -> base.Client:
-    """One gradient of its own samples, two updates."""
+    """Compute one gradient on the own samples, and make both updates."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> PrivateState:
         w = initial()
@@ -142,9 +142,9 @@ def client(settings: Risks, beta: float) -> base.Client:
 
 
 def offered(received: base.Received, own: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whose gradients there are (n, M + 1), N in an empty place; which places are filled; the gradients (n, M + 1, d).
+    """Return the owners of the available gradients (n, M + 1), N if empty; which are filled; and the gradients.
 
-    The last place is the client's own, of which ``own`` (n, d) is the gradient.
+    Gradients are (n, M + 1, d); the last place is the client's own, ``own`` (n, d).
     """
     offer, sent = received["gradients"], received["sent"].to(own.device)
     index, mine = offer.index.to(own.device), ids.unsqueeze(1).to(own.device)
@@ -154,22 +154,22 @@ def offered(received: base.Received, own: Tensor, ids: Tensor) -> tuple[Tensor, 
 
 
 def padded(rows: Tensor) -> Tensor:
-    """Rows (n, N) with a column of zeros more, where the empty places point to."""
+    """Append a column of zeros to rows (n, N), for the indices of empty places."""
     return torch.nn.functional.pad(rows, (0, 1))
 
 
 def mixed(p: Tensor, others: Tensor) -> Tensor:
-    """sum_j p_ij g_j (n, d) of gradients (n, M, d) by weights (n, M)."""
+    """Return sum_j p_ij g_j (n, d) of gradients (n, M, d) with weights (n, M)."""
     return torch.bmm(p.unsqueeze(1), others).squeeze(1)
 
 
 def products(others: Tensor, w: Tensor) -> Tensor:
-    """<g_j, w_i> (n, M) of gradients (n, M, d) with rows (n, d)."""
+    """Return <g_j, w_i> (n, M) of gradients (n, M, d) with rows (n, d)."""
     return torch.bmm(others, w.unsqueeze(2)).squeeze(2)
 
 
 def choose(settings: Risks, a: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
-    """The request (M,) of a client with coefficients a (N,) for round ``number``, among those available (N,)."""
+    """Return a client's request (M,) with coefficients a (N,) for round ``number``, from those available (N,)."""
     draw, places = stream(seed, "request", number, client), limit(settings.budget, len(a))
     others = np.array([j for j in available.nonzero().squeeze(1).tolist() if j != client], dtype=np.int64)
     weights = a.double().numpy()[others]

@@ -1,7 +1,7 @@
-"""What both forms of PGFed share: settings, the pass that takes a client's risk and its gradient, and coefficients.
+"""Shared parts of both forms of PGFed: settings, the pass for a client's risk and its gradient, and coefficients.
 
-Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for federated learning. ICCV 2023; the
-equations stand in ``pgfed``.
+Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for federated learning. ICCV 2023; for the
+equations see ``pgfed``.
 """
 
 from math import inf
@@ -46,24 +46,24 @@ class Risks(Settings):
 
 
 def meeting(a: Tensor, present: Tensor, known: Tensor) -> Tensor:
-    """Coefficients a (n, N) with 1 / |S| for those of this round's risks, ``present`` (n, N), that are met just now.
+    """Return coefficients a (n, N) with 1 / |S| for risks of this round, ``present`` (n, N), that are new.
 
-    -1 marks whose risk was never met; so does it of who is no member, by the mask ``known`` (N,).
+    -1 marks risks that were never met, and those of clients outside the mask of members, ``known`` (N,).
     """
     share = 1 / present.sum(1, keepdim=True).clamp_min(1)
     return torch.where(present & (a < 0), share.to(a), a).masked_fill(~known.to(a.device), UNMET)
 
 
 def most(roster: base.Roster) -> float:
-    """The largest coefficient. Where shares are limited, that share of the 1 that a client's coefficients begin with.
+    """Return the largest allowed coefficient; if shares are limited, that share of a client's initial total of 1.
 
-    An offset is a client's own number, and a false one makes the coefficients of its risk as large as it likes.
+    An offset is a client's own number, and a false one can make the coefficients of its risk arbitrarily large.
     """
     return roster.largest if roster.largest < 1 else inf
 
 
 def with_momentum(mixture: Tensor, before: Tensor, beta: float) -> Tensor:
-    """PGFedMo's c_i (n, d) from mu times the new mixture and that of the client's round before; 0 is none yet."""
+    """Return PGFedMo's c_i (n, d) from mu times the new mixture and the client's previous one; 0 means none yet."""
     if not beta:
         return mixture
     began = before.any(1, keepdim=True)
@@ -71,10 +71,10 @@ def with_momentum(mixture: Tensor, before: Tensor, beta: float) -> Tensor:
 
 
 def risk(training: base.LocalTraining, W: Tensor, round_: base.Round) -> tuple[Tensor, Tensor]:
-    """g_i = grad F_i(w_i) (n, d) at rows W (n, d) over all training data, and the offsets F_i(w_i) - <g_i, w_i> (n, 1).
+    """Return g_i = grad F_i(w_i) (n, d) at rows W (n, d) over all training data, and the offsets F_i(w_i) - <g_i, w_i>.
 
-    A step counts by the samples that it has by the roster, not by those drawn, so that under privacy the size of a
-    draw stays private. A visit that only evaluates takes none.
+    The offsets are (n, 1). A step's weight is its number of samples by the roster, not of those drawn, so that under
+    privacy the size of a draw stays private. A call that only evaluates takes no steps.
     """
     G, F, counted = torch.zeros_like(W), W.new_zeros(len(W), 1), W.new_zeros(len(W), 1)
     if not training.trains:

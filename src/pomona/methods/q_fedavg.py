@@ -1,4 +1,4 @@
-"""q-FedAvg: FedAvg in which clients that fare worse count for more.
+"""q-FedAvg: FedAvg with larger weights for clients with larger losses.
 
 Li, Sanjabi, Beirami, Smith. Fair resource allocation in federated learning. ICLR 2020 (arXiv 1905.10497), Algorithm 2.
 
@@ -10,11 +10,11 @@ Li, Sanjabi, Beirami, Smith. Fair resource allocation in federated learning. ICL
 
 h_i bounds the curvature of F_i^(q + 1) / (q + 1) where 1 / lr bounds that of F_i: the step needs no new rate as q
 grows. q = 0 is FedAvg, to the bit; a large q is close to minimising the worst client's loss. Named models are FedAvg's.
-Where shares are limited (``largest_share``), those of p_i F_i^q are: a loss is a client's own word.
+Where shares are limited (``largest_share``), those of p_i F_i^q are, since a loss is reported by the client itself.
 
-Differs from the paper: that samples clients by p_i and takes plain sums; here the cohort is the run's and p_i weighs
+Differs from the paper: that samples clients by p_i and takes plain sums; here the cohort is the run's and p_i weights
 the sums, which have the same mean. Its rate for D_i and h_i is tuned at q = 0; here it is the run's. Momentum would
-make D_i longer than gradients and the step shorter, so that it is refused, as are clipping, adam and adamw.
+make D_i longer than gradients and the step shorter, so it is refused, as are clipping, adam and adamw.
 Differs from published code: none found; both add 1e-10 to the loss.
 """
 
@@ -27,7 +27,7 @@ from torch import Tensor
 from pomona.methods import base, fedavg
 
 TINY = 1e-10
-SMALLEST = 1e-200  # its inverse is a number, and so is that times any squared distance
+SMALLEST = 1e-200  # its inverse is finite, also times any squared distance
 
 
 class QFedAvg(base.MethodSettings):
@@ -37,7 +37,7 @@ class QFedAvg(base.MethodSettings):
     q: float = Field(1.0, ge=0, le=100, description="how much more those with large losses count (q); 0 is FedAvg")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
 
         def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Tensor:
             far = base.norms_by_columns(lambda rows, sent: rows - sent, uplink["model"], w)
@@ -47,9 +47,9 @@ class QFedAvg(base.MethodSettings):
 
 
 def shares(q: float, risks: Tensor, far: Tensor, p: Tensor, lr: float) -> Tensor:
-    """F_i^q / (lr sum_j p_j h_j) (n,), from losses, distances |w_i - w| and weights (n,); exactly 1 for q = 0.
+    """Return F_i^q / (lr sum_j p_j h_j) (n,), from losses, distances |w_i - w| and weights (n,); exactly 1 for q = 0.
 
-    Losses count in units of the largest: their powers would leave the range of numbers.
+    Losses are relative to the largest, to keep their powers within the floating-point range.
     """
     largest = risks.max() + TINY
     F = ((risks + TINY) / largest).clamp_min(SMALLEST)
@@ -58,7 +58,7 @@ def shares(q: float, risks: Tensor, far: Tensor, p: Tensor, lr: float) -> Tensor
 
 
 def train(state: None, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[None]:
-    """FedAvg's round, and the loss of the model received."""
+    """Run FedAvg's round, and compute the loss of the received model."""
     risks = received["model"].new_zeros(len(received["model"]))
     if training.trains:
         risks = training.loss(received["model"], "train")

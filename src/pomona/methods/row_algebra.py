@@ -1,4 +1,4 @@
-"""The algebra on rows that methods share, each row the parameters of one model; methods reach it as ``base``."""
+"""Algebra on rows shared by methods, each row the parameters of one model; methods access it through ``base``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from pomona.storage.mapped_tensor import by_columns, norms_by_columns, sum_by_co
 from pomona.storage.row_bank import RowBank
 
 TINY = 1e-12
-"""A shorter row counts as one of this length, and has no direction."""
+"""Shorter rows are treated as having this length, and no direction."""
 
 
 @dataclass(frozen=True)
 class Rows:
     """Models by receiver, without copies: receiver k of a downlink gets ``bank[index[k]]``.
 
-    ``bank`` (V, d); ``index`` (n,) for one model each, or (n, M) for M models each: then row j of the bank
-    is client j's, and a receiver's own id marks a place left empty.
+    ``bank`` (V, d); ``index`` (n,) for one model each, or (n, M) for M models each: then row j of the bank is client
+    j's, and a receiver's own id marks an empty place.
     """
 
     bank: Tensor
@@ -32,20 +32,20 @@ class Rows:
 
     @classmethod
     def same(cls, row: Tensor, n: int) -> "Rows":
-        """One model (d,) for everybody."""
+        """Return one model (d,) for all n receivers."""
         return cls(row.unsqueeze(0), torch.zeros(n, dtype=torch.long))
 
     def part(self, places: Sequence[int]) -> "Rows":
-        """What the receivers at these places get."""
+        """Return the models of the receivers at these places."""
         return Rows(self.bank, self.index[places])
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Models of n clients as each receiver last got them: that of client j is, for receiver k, ``bank[index[k, j]]``.
+    """Models of n clients as last received: for receiver k, client j's is ``bank[index[k, j]]``.
 
-    ``bank`` has rows (d,) by number; ``index`` (n, N) are numbers; ``came`` (n, M) the clients whose models came just
-    now, where a receiver's own id marks a place left empty.
+    ``bank`` has rows (d,) by number; ``index`` (n, N) are numbers; ``came`` (n, M) the clients whose models were
+    received in this call, where a receiver's own id marks an empty place.
     """
 
     bank: RowBank
@@ -53,32 +53,32 @@ class Copies:
     came: Tensor
 
     def rows(self) -> Tensor:
-        """The models (n, N, d), in memory that the next call writes over; nobody may change them."""
+        """Return the models (n, N, d), in memory that the next call overwrites; they must not be changed."""
         return self.bank[self.index]
 
     def part(self, places: Sequence[int]) -> "Copies":
-        """What the receivers at these places have."""
+        """Return the copies of the receivers at these places."""
         return Copies(self.bank, self.index[places], self.came[places])
 
 
 def weighted_mean(W: Tensor, p: Tensor) -> Tensor:
-    """sum_i p_i w_i (d,) of rows W (n, d) with weights p (n,) that sum to 1; exactly w where all rows equal w."""
+    """Return sum_i p_i w_i (d,) of rows W (n, d) with weights p (n,) that sum to 1; exactly w if all rows equal w."""
     return by_columns(lambda w: w[0] + p.to(w) @ (w - w[0]), W)
 
 
 def mean_of(W: Tensor, roster: Roster) -> Tensor:
-    """The mean model (d,) of the members, weighted by their samples, from the rows W (N, d) of all clients."""
+    """Return the mean model (d,) of the members, weighted by their samples, from the rows W (N, d) of all clients."""
     return by_columns(lambda w: weighted_mean(w[roster.known], roster.shares[roster.known]), W)
 
 
 def mean_of_some(W: Tensor, chosen: Tensor) -> Tensor:
-    """The plain mean (d,) of those rows W (n, d) that a mask (n,) chooses."""
+    """Return the plain mean (d,) of the rows W (n, d) in a mask (n,)."""
     p = torch.full((int(chosen.sum()),), 1 / int(chosen.sum()), dtype=torch.float64)
     return by_columns(lambda w: weighted_mean(w[chosen], p), W)
 
 
 def cosines(function: Callable[..., Tensor], *tensors: Tensor, scale: float = 1.0) -> Tensor:
-    """Cosines (n, n), times ``scale``, of the rows (n, d) that a function makes by columns; 0 with a row of zeros."""
+    """Return cosines (n, n), times ``scale``, of the rows (n, d) of a function by columns; 0 with a zero row."""
     lengths = norms_by_columns(function, *tensors).clamp_min(TINY).unsqueeze(1)
 
     def products(*pieces: Tensor) -> Tensor:
@@ -89,20 +89,20 @@ def cosines(function: Callable[..., Tensor], *tensors: Tensor, scale: float = 1.
 
 
 def alike(row: Tensor, n: int) -> Tensor:
-    """A row (d,) n times (n, d), in the memory of one."""
+    """Repeat a row (d,) n times (n, d), without copying."""
     return row.expand(n, -1)
 
 
 def placed(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Rows W (N, d) with ``rows``, one for all (d,) or one each (n, d), in the places of ids."""
+    """Return rows W (N, d) with ``rows``, one for all (d,) or one each (n, d), in the places of ids."""
     return with_rows(W, ids, rows.expand(len(ids), -1))
 
 
 def descend(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
-    """One step of the round's optimizer on rows w (a, d), in place, with gradients g (a, d) and their moments.
+    """Take one step of the round's optimizer on rows w (a, d), in place, with gradients g (a, d) and their moments.
 
     PyTorch's conventions: sgd with v <- momentum v + g + weight_decay w;  w <- w - lr v. Decay is added to the gradient
-    for sgd and adam, and shrinks the row for adamw. Each row of g is clipped first, as far as ``max_grad_norm`` says.
+    for sgd and adam, and shrinks the row for adamw. Each row of g is first clipped to ``max_grad_norm``, if set.
     """
     optimizer = round_.optimizer
     if optimizer.max_grad_norm is not None:
@@ -120,7 +120,7 @@ def descend(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
 
 
 def _adam(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
-    """Kingma and Ba (2015), Algorithm 1: m <- mean of g, v <- mean of g^2, w <- w - lr m^ / (sqrt(v^) + eps)."""
+    """Apply Kingma and Ba (2015), Algorithm 1: m <- mean of g, v <- mean of g^2, w <- w - lr m^ / (sqrt(v^) + eps)."""
     optimizer, d = round_.optimizer, w.shape[1]
     m, v, count = moments[:, :d], moments[:, d : 2 * d], moments[:, 2 * d :].add_(1)
     m.lerp_(g, 1 - optimizer.beta1)
@@ -132,10 +132,10 @@ def _adam(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
 
 
 def moments_of(W: Tensor, round_: Round) -> Tensor:
-    """What the round's optimizer remembers of rows W (n, d) from step to step: zeros at the start of each round.
+    """Return the optimizer state of rows W (n, d): zeros at the start of each round.
 
-    Rows too, so that their prefixes are views: (n, d) for momentum, (n, 0) without any; for adam and adamw m, v and
-    the number of steps (n, 2 d + 1).
+    One row per model, so that prefixes are views: (n, d) for momentum, (n, 0) without; for adam and adamw m, v and the
+    number of steps (n, 2 d + 1).
     """
     n, d = W.shape
     if round_.optimizer.name != "sgd":
@@ -144,19 +144,19 @@ def moments_of(W: Tensor, round_: Round) -> Tensor:
 
 
 def over_moments(mask: Tensor, moments: Tensor) -> Tensor:
-    """A mask over rows (n, d) as one over their moments (n, k); the number of steps is part of every choice."""
+    """Convert a mask over rows (n, d) to one over their moments (n, k), which always includes the number of steps."""
     times, count = divmod(moments.shape[1], mask.shape[1])
     return torch.cat([mask.repeat(1, times), mask.new_ones(len(mask), count)], 1)
 
 
-Term = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a, d); a Pull where it is affine
+Term = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a, d); a Pull if it is affine
 Loss = Callable[[Tensor], RowCriterion]  # the samples (b,) of a batch -> the loss of one row on it
 
 
 def step(
     training: LocalTraining, w: Tensor, batch: Batch, moments: Tensor, round_: Round, pull: Term | None = None
 ) -> None:
-    """One local step on rows w (a, d), in place: the gradient on the batch, what pulls beside it, ``descend``."""
+    """Take one local step on rows w (a, d), in place: the gradient on the batch, the pull, and ``descend``."""
     if (pull is None or isinstance(pull, Pull)) and training.stepped(w, batch, moments, round_, pull):
         return
     _, g = training.gradient(w, batch)
@@ -172,9 +172,9 @@ def sgd(
     purpose: str = TRAINING,
     losses: Sequence[Loss] = (),
 ) -> Tensor:
-    """Local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data.
+    """Take local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data.
 
-    ``losses``, one a row, take the place of the run's own.
+    ``losses``, one per row, replace the run's own.
     """
     passes = round_.epochs if epochs is None else epochs
     for batch, w, moments in training.steps(passes, W, moments_of(W, round_), purpose=purpose):
@@ -187,7 +187,7 @@ def sgd(
 
 
 def sgd_on(part: slice, training: LocalTraining, W: Tensor, round_: Round, epochs: int, purpose: str) -> None:
-    """Local SGD on a part of rows W (n, d), in place, the rest held fixed; nothing for an empty part."""
+    """Run local SGD on a part of rows W (n, d), in place, with the rest fixed; does nothing for an empty part."""
     if part.start == part.stop:
         return
     for batch, w, moments in training.steps(epochs, W, moments_of(W[:, part], round_), purpose=purpose):
@@ -201,13 +201,13 @@ Layers = tuple[slice, ...]  # of a row, from input to output
 
 
 def upper(layers: Layers, count: int, key: str = "method.layers") -> slice:
-    """Slice of the ``count`` upper layers in a row. Raises ConfigError with the setting unless that many exist."""
+    """Return the slice of the ``count`` upper layers in a row. Raises ConfigError if there are fewer."""
     _require_layers(layers, count, key)
     return slice(layers[-count].start if count else layers[-1].stop, layers[-1].stop)
 
 
 def head(layers: Layers, shared: int | None) -> slice:
-    """Slice above the ``shared`` lower layers (``method.shared``), the last layer if None. Raises as ``upper``."""
+    """Return the slice above the ``shared`` lower layers (``method.shared``); the last layer if None."""
     if shared is None:
         return upper(layers, 1)
     _require_layers(layers, shared, "method.shared")
@@ -222,19 +222,19 @@ def _require_layers(layers: Layers, count: int, key: str) -> None:
 
 
 def within(W: Tensor, *parts: slice) -> Tensor:
-    """Some parts of rows (..., d), one behind the other: (..., p)."""
+    """Concatenate some parts of rows (..., d): (..., p)."""
     return torch.cat([W[..., part] for part in parts] or [W[..., :0]], dim=-1)
 
 
 def without(W: Tensor, *parts: slice) -> Tensor:
-    """Rows (..., d) less some parts, which stand in order and do not overlap: (..., d - p)."""
+    """Return rows (..., d) without some parts, which are in order and disjoint: (..., d - p)."""
     ends = [0, *(part.stop for part in parts)]
     starts = [*(part.start for part in parts), W.shape[-1]]
     return within(W, *(slice(end, start) for end, start in zip(ends, starts, strict=True)))
 
 
 def insert(rest: Tensor, values: Tensor, *parts: slice) -> Tensor:
-    """Rows (..., d) of what ``without`` leaves (..., d - p) and what ``within`` takes (..., p), its own memory."""
+    """Insert parts (..., p) from ``within`` into the rest (..., d - p) from ``without``; returns new rows (..., d)."""
     pieces, kept, taken = [], 0, 0
     for part in parts:
         gap, length = part.start - kept - taken, part.stop - part.start

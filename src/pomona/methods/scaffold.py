@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take the drift of each client out of its local steps.
+"""SCAFFOLD: control variates correct the drift of each client's local steps.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging for federated learning.
 ICML 2020 (arXiv 1910.06378), Algorithm 1.
@@ -9,11 +9,11 @@ ICML 2020 (arXiv 1910.06378), Algorithm 1.
     server           w <- w + server_lr 1/|S| sum_S (y_i - w)                                            (eq. 5)
                      c <- c + 1/N sum_S (c_i+ - c_i)
 
-All control variates start at 0, so that the mean of the c_i is c after every round, whoever took part. Weights are
+All control variates start at 0, so that the mean of the c_i is c after every round, for any cohort. Weights are
 uniform, not n_i / n. Named models: ``global`` is w as received, ``local`` is y after training.
 
-Option II reads the mean gradient off the distance that plain SGD went; momentum goes 1 / (1 - momentum) times as far,
-and the variates overshoot round by round: a run with momentum is refused, and so are clipping, adam and adamw.
+Option II derives the mean gradient from the distance that plain SGD moved; momentum moves 1 / (1 - momentum) times as
+far, and the variates overshoot round by round: momentum is refused, as are clipping, adam and adamw.
 
 Differs from published code: K is the number of steps taken, short last batches included. A client without a step keeps
 its c_i.
@@ -37,7 +37,7 @@ class SCAFFOLD(base.MethodSettings):
     server_lr: float = Field(1.0, gt=0, description="step of the server along the mean update (eta_g)")
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(server(self), base.Client(start, train), CARD)
 
 
@@ -45,7 +45,7 @@ class SCAFFOLD(base.MethodSettings):
 class Center:
     """The server's model w (d,), and the clients' control variates c_i (N, d).
 
-    c is their mean over the members: kept one by one, they can leave with their client.
+    c is their mean over the members: stored individually, they can be removed with their client.
     """
 
     model: Tensor
@@ -53,7 +53,7 @@ class Center:
 
 
 def server(settings: SCAFFOLD) -> base.Server:
-    """Hands out w and c, takes in their changes."""
+    """Send w and c, and apply their changes."""
 
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Center:
         w = initial()
@@ -88,14 +88,14 @@ class SCAFFOLDState:
 
 
 def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> SCAFFOLDState:
-    """Control variates of zero."""
+    """Return control variates of zero."""
     return SCAFFOLDState(torch.zeros_like(initial()).repeat(len(ids), 1))
 
 
 def train(
     state: SCAFFOLDState, received: base.Received, training: base.LocalTraining, round_: base.Round
 ) -> base.Trained[SCAFFOLDState]:
-    """Local SGD with the drift taken out; raises ConfigError for steps that are not plain."""
+    """Run local SGD with drift correction; raises ConfigError for steps that are not plain."""
     require_steps("scaffold", CARD.steps, round_.momentum, round_.optimizer)
     w, c = received["model"], received["control"]
     training.observe("global", w, "received")

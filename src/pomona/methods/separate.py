@@ -1,4 +1,4 @@
-"""Separate training: every client alone, for as many epochs as the others; what a federation must beat.
+"""Separate training: every client alone, for as many epochs as the others; the baseline for a federation.
 
     w_i <- SGD(w_i; E epochs on D_i)                       nothing is sent, nothing received
 
@@ -18,12 +18,12 @@ class Separate(base.MethodSettings):
     name: Literal["separate"] = "separate"
 
     def method(self) -> base.Method:
-        """The two halves."""
+        """Return the method: both halves and its card."""
         return base.Method(base.silent(), base.Client(base.own_model, train), CARD)
 
 
 def train(W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[Tensor]:
-    """Local SGD from the own last model."""
+    """Run local SGD from the own last model."""
     W = base.sgd(training, W, round_)
     training.observe("personal", W, "trained")
     return W, {}, {}

@@ -1,4 +1,4 @@
-"""Areas under curves over all thresholds, for many weightings of the samples at once."""
+"""Areas under curves over all thresholds, for many sample weightings at once."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,17 +7,17 @@ from pomona.metrics.nan_safe import Array, divide
 
 
 def auroc(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
-    """The share of (positive, negative) pairs that the scores put in order, a tie counting half.
+    """Return the share of (positive, negative) pairs that the scores rank correctly, with ties counting half.
 
     Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 1982 (the Mann-Whitney form).
 
     Args:
         scores: (n,) higher means more likely positive.
         positive: (n,) the truth.
-        weights: (R, n) how often each sample counts.
+        weights: (R, n) weight of each sample.
 
     Returns:
-        (R,), NaN where positives or negatives are missing.
+        (R,), NaN if positives or negatives are missing.
     """
     order = np.argsort(scores)
     scores, positive, weights = scores[order], positive[order], weights[:, order]
@@ -30,18 +30,18 @@ def auroc(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
 
 
 def average_precision(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
-    """The area under the precision-recall curve as a sum of steps; a threshold takes in all samples of one score.
+    """Return the area under the precision-recall curve as a sum of steps, one per distinct score.
 
-    sum over thresholds of (recall - recall before) * precision, without interpolation, which would flatter (Davis and
+    sum over thresholds of (recall - recall before) * precision, without interpolation, which is optimistic (Davis and
     Goadrich, "The relationship between precision-recall and ROC curves", ICML 2006).
 
     Args:
         scores: (n,) higher means more likely positive.
         positive: (n,) the truth.
-        weights: (R, n) how often each sample counts.
+        weights: (R, n) weight of each sample.
 
     Returns:
-        (R,), NaN where positives or negatives are missing.
+        (R,), NaN if positives or negatives are missing.
     """
     order = np.argsort(-scores)
     scores, positive, weights = scores[order], positive[order], weights[:, order]

@@ -1,4 +1,4 @@
-"""The best round on validation, by one rule for early stopping, summaries, benches and the models that are kept."""
+"""The best validation round, by one rule for early stopping, summaries, benches and saved models."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from pomona.metrics.metric import LOSS, Metric
 
 
 class Point(NamedTuple):
-    """An evaluation on validation after a round: a client's, or means over clients; None where nothing defines them."""
+    """Validation results after a round: one client's, or means over clients; None if undefined."""
 
     round: int
     value: float | None
@@ -15,7 +15,7 @@ class Point(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best round so far, its value in ``metric``, and the number of evaluations after it."""
+    """The best round so far, its value of ``metric``, and the number of later evaluations."""
 
     round: int
     value: float
@@ -26,22 +26,23 @@ class Best(NamedTuple):
 def best(
     curve: Iterable[Point], metric: Metric, min_gain: float = 0.0, *, own: bool = False, least: int = 1
 ) -> Best | None:
-    """Find the best round of a curve; of equally good ones the first. None before there is any.
+    """Find the best round of a curve, the first in case of ties; None if there is none yet.
 
-    Whether the metric or the loss decides is one choice for the whole curve, and only rounds that have a number of that
-    kind are compared. Of means over clients the metric decides, unless it is undefined in all rounds: where few clients
-    take part, a round's may have no samples that define it. A client's ``own`` samples are the same in all rounds, and
-    the metric decides unless it is undefined in some: masks without foreground have no Dice where the model is right,
-    and a Dice of 0 wherever it is not, so that the rounds without one are the better ones, and the loss orders them.
+    The metric or the loss is chosen once for the whole curve, and only rounds with that number are compared. For means
+    over clients the metric is used unless it is undefined in all rounds; with few participants, a round may have no
+    samples that define it. A client's ``own`` samples are the same in all rounds, and the metric is used unless it is
+    undefined in any
+    round: for masks without foreground, Dice is undefined where the model is right and 0 where it is wrong, so that
+    rounds without it are better, and the loss orders them.
 
-    The best round of a longer curve follows from that of its beginning and the points after it.
+    The best round of a longer curve follows from the best of its beginning and the points after it.
 
     Args:
         curve: by round.
-        metric: what the values are.
+        metric: of the values.
         min_gain: a later round is better if it exceeds the best by more than this.
-        own: the points are one client's, not means over clients.
-        least: the first round that counts; round 0 is the model without training.
+        own: whether the points are one client's, not means over clients.
+        least: the first round to consider; round 0 is the untrained model.
     """
     points = [point for point in curve if point.round >= least]
     valued = any(point.value is not None for point in points)
@@ -60,6 +61,6 @@ def best(
 
 
 def reason(found: Best, last: int) -> str:
-    """A line that says why a run ended after round ``last``, before all were done."""
+    """Explain in one line why a run ended early, after round ``last``."""
     what = f"the clients' mean {found.metric.title} on validation was best after round {found.round}"
     return f"stopped after round {last}: {what}, {found.metric.text(found.value)}"

@@ -1,7 +1,7 @@
-"""Confidence intervals at 95 %: the percentile bootstrap of statistics that are functions of sample weights.
+"""Confidence intervals at 95 %: the percentile bootstrap for statistics that are functions of sample weights.
 
-A resample is a row of counts, how often each sample was drawn, so that a statistic of all resamples is a matrix
-product with the samples' contributions, and its point value is the same function at weights of one.
+A resample is a row of counts, one per sample, so that a statistic of all resamples is a matrix product with the
+samples' contributions, and its point estimate is the same function at weights of one.
 
 Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13 (percentile interval), section 8.3 (strata).
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pomona.metrics.nan_safe import Array
 
 CONFIDENCE = 0.95
-SAME = 1e-12  # values of resamples that differ by no more differ by rounding
+SAME = 1e-12  # tolerance for rounding differences between resamples
 _CELLS = 1 << 21  # weights held at a time: 16 MB
 
 Statistics = Callable[[Array], Mapping[str, Array]]
@@ -22,7 +22,7 @@ Interval = list[float] | None
 
 
 def stratified(strata: NDArray[np.integer], resamples: int, generator: np.random.Generator) -> Array:
-    """Draw with replacement within each stratum, as many as it has: (n,) stratum numbers -> counts (resamples, n)."""
+    """Resample with replacement within each stratum: (n,) stratum numbers -> counts (resamples, n)."""
     n = len(strata)
     order = np.argsort(strata, kind="stable")
     _, start, size = np.unique(strata[order], return_index=True, return_counts=True)
@@ -33,7 +33,7 @@ def stratified(strata: NDArray[np.integer], resamples: int, generator: np.random
 
 
 def blocks(n: int, resamples: int) -> list[int]:
-    """Block sizes of resamples of n samples that fit in memory, summing to the number wanted."""
+    """Split the resamples of n samples into block sizes that fit in memory."""
     block = max(1, _CELLS // max(1, n))
     return [min(block, resamples - done) for done in range(0, resamples, block)]
 
@@ -41,16 +41,16 @@ def blocks(n: int, resamples: int) -> list[int]:
 def intervals(
     statistics: Statistics, strata: NDArray[np.integer], resamples: int, generator: np.random.Generator | None
 ) -> dict[str, Interval]:
-    """The percentile interval of each statistic, None where it is undefined; empty if nothing is drawn.
+    """Return the percentile interval of each statistic, None if undefined; empty without resamples or generator.
 
-    It is undefined, too, where all resamples give the same value, as those of samples that are all answered right: an
-    interval without width would claim to know other samples.
+    It is also undefined if all resamples give the same value, e.g. if all samples are correct: an interval of zero
+    width would claim certainty about other samples.
 
     Args:
         statistics: weights (R, n) -> named values (R,), NaN where undefined.
-        strata: (n,) the stratum of each sample, whose sizes are the same in every resample.
+        strata: (n,) the stratum of each sample; resampling keeps their sizes.
         resamples: number of resamples; 0 for no intervals.
-        generator: what they are drawn from; None for no intervals.
+        generator: random generator; None for no intervals.
     """
     if generator is None or resamples < 1:
         return {}

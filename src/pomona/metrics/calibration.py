@@ -1,4 +1,4 @@
-"""How far probabilities of an outcome agree with how often it happens."""
+"""Calibration: agreement of predicted probabilities with observed frequencies."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,16 +7,16 @@ from pomona.metrics.bootstrap import CONFIDENCE, Interval
 from pomona.metrics.nan_safe import Array
 
 BINS = 10
-UNSETTLED = 1e-4  # of what the score's sum can be: at the maximum of the likelihood it is 0
-SURE = np.finfo(float).eps  # nearer to 0 or 1 a probability has no logit that rounding leaves
-NEWTON_STEPS = 100  # of the fit, at most
-STILL = 1e-10  # slopes and steps of the fit below which it has settled
+UNSETTLED = 1e-4  # relative to the score's possible sum: at the maximum of the likelihood it is 0
+SURE = np.finfo(float).eps  # probabilities closer to 0 or 1 have no accurate logit
+NEWTON_STEPS = 100  # maximum iterations of the fit
+STILL = 1e-10  # slopes and steps below which the fit has converged
 
 
 def curve(p: Array, positive: NDArray[np.bool_]) -> list[tuple[float, int, int]]:
-    """(mean probability, samples with the outcome, samples) of up to ten groups of equal size, by rising probability.
+    """Return (mean probability, samples with the outcome, samples) for up to ten equal groups of rising probability.
 
-    Samples of equal probability are in one group; a group without samples is left out. ``p`` and ``positive``: (n,).
+    Samples with equal probability are in one group; empty groups are omitted. ``p`` and ``positive``: (n,).
     """
     if not len(p):
         return []
@@ -26,25 +26,25 @@ def curve(p: Array, positive: NDArray[np.bool_]) -> list[tuple[float, int, int]]
 
 
 def recalibration(p: Array, positive: NDArray[np.bool_]) -> dict[str, tuple[float, Interval]] | None:
-    """Intercept a and slope b of logit P(outcome) = a + b logit(p), fitted without penalty, with 95 % Wald intervals.
+    """Fit intercept a and slope b of logit P(outcome) = a + b logit(p) without penalty, with 95 % Wald intervals.
 
-    Probabilities that are right have a = 0 and b = 1; b < 1: they are too extreme; a < 0: too high on the whole, if
-    b = 1. Cox, "Two further applications of a model for binary regression", Biometrika 1958.
+    Perfect calibration has a = 0 and b = 1; b < 1 means that probabilities are too extreme; with b = 1, a < 0 means
+    that they are too high overall. Cox, "Two further applications of a model for binary regression", Biometrika 1958.
 
-    The likelihood has no maximum unless the probabilities of both outcomes overlap (Albert and Anderson, "On the
-    existence of maximum likelihood estimates in logistic regression models", Biometrika 1984): None there, and so where
-    one outcome is missing, all probabilities are equal, or the fit does not settle.
+    The likelihood has a maximum only if the probabilities of both outcomes overlap (Albert and Anderson, "On the
+    existence of maximum likelihood estimates in logistic regression models", Biometrika 1984): None if not, if one
+    outcome is missing, if all probabilities are equal, or if the fit does not converge.
 
     Args:
         p: (n,) probabilities of the outcome.
-        positive: (n,) whether it happened.
+        positive: (n,) whether it occurred.
     """
     share = np.clip(p, SURE, 1 - SURE)
     x = np.log(share) - np.log1p(-share)
     having, lacking = x[positive], x[~positive]
     if not (len(having) and len(lacking) and having.min() < lacking.max() and lacking.min() < having.max()):
         return None
-    from scipy.special import expit, ndtri  # late: in each process of a silo
+    from scipy.special import expit, ndtri  # imported late, since every silo process loads this module
 
     centre, scale = x.mean(), x.std()
     start, rise = _most_likely(np.stack([np.ones_like(x), (x - centre) / scale]), positive)
@@ -64,12 +64,11 @@ def recalibration(p: Array, positive: NDArray[np.bool_]) -> dict[str, tuple[floa
 
 
 def _most_likely(design: Array, positive: NDArray[np.bool_]) -> tuple[float, float]:
-    """The two coefficients of a logistic regression on the rows of ``design`` (2, n), by Newton's halved steps.
+    """Return the two coefficients of a logistic regression on ``design`` (2, n), by Newton's method with step halving.
 
-    Own lines, as SciPy's ``minimize`` takes half a processor second to import. Whether it has settled, the caller looks
-    at.
+    Written out because SciPy's ``minimize`` takes half a processor second to import. The caller checks convergence.
     """
-    from scipy.special import expit  # late, as above
+    from scipy.special import expit  # imported late, as above
 
     def surprise(w: Array) -> float:
         z = w @ design

@@ -1,6 +1,6 @@
 """Metrics of class probabilities for one client, model and split.
 
-The bootstrapped figures are functions of sample weights, so that point values and resamples are one computation (see
+Bootstrapped metrics are functions of sample weights, so that point estimates and resamples share one computation (see
 ``bootstrap``).
 """
 
@@ -24,15 +24,15 @@ def evaluate(
     generator: np.random.Generator | None = None,
     resamples: int = 200,
 ) -> dict[str, Any]:
-    """Evaluate class probabilities; ready for JSON, with None for what the samples do not define.
+    """Evaluate class probabilities; returns JSON values, with None for undefined metrics.
 
     The predicted class is the first of the most likely ones. The keys:
 
     - ``samples``: n.
     - ``loss``: mean of -log p(label), with p no less than the smallest normal number.
-    - ``accuracy``; ``balanced_accuracy``: mean sensitivity over the classes that occur among the labels; None where
-      only one does, of which no balance can be seen.
-    - ``macro_f1``: mean F1 over the classes that occur among labels or predictions; None where only one class occurs.
+    - ``accuracy``; ``balanced_accuracy``: mean sensitivity over the classes that occur among the labels; None if
+      there is only one.
+    - ``macro_f1``: mean F1 over the classes that occur among labels or predictions; None if only one class occurs.
     - ``auroc``: of class 1 if C = 2; else the mean of one-vs-rest over the classes that have positives and negatives.
     - ``auprc``: the area under the precision-recall curve, of the same classes.
     - ``brier``: the mean squared distance of the probabilities from the truth; if C = 2, of the probability of class 1.
@@ -40,18 +40,18 @@ def evaluate(
       of equal width, (k/15, (k+1)/15] (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3). It is
       biased upwards, and its resamples more so: its interval can lie above it.
     - ``sensitivity``: (C,) share of each class's samples that are predicted as such.
-    - ``confusion``: (C, C) counts, rows are labels, columns predictions.
+    - ``confusion``: (C, C) counts, rows are labels, columns are predictions.
     - ``intervals``: 95 % confidence intervals [low, high]: ``accuracy`` by Wilson's score, ``balanced_accuracy``,
       ``macro_f1``, ``auroc``, ``auprc``, ``brier`` and ``ece`` by the bootstrap within classes.
 
     Args:
         probabilities: (n, C), rows that sum to 1.
         labels: (n,) class numbers in [0, C).
-        generator: what the bootstrap draws from; None for no bootstrap.
+        generator: random generator of the bootstrap; None for no bootstrap.
         resamples: number of bootstrap resamples.
 
     Raises:
-        DataError: labels that are no class of the model.
+        DataError: labels that are not classes of the model.
         DivergedError: probabilities that are not finite.
     """
     p, labels = np.asarray(probabilities, dtype=float), np.asarray(labels, dtype=np.int64)
@@ -79,7 +79,7 @@ def evaluate(
 
 
 def weighted(probabilities: Array, labels: NDArray[np.integer], weights: Array) -> dict[str, Array]:
-    """The bootstrapped figures, for samples that count ``weights`` (R, n) times: (R,) each, NaN where undefined."""
+    """Return the bootstrapped metrics for sample weights (R, n): (R,) each, NaN where undefined."""
     predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
     bins = np.digitize(confidence, np.arange(1, BINS) / BINS, right=True)
     gap = ((predicted == labels) - confidence)[:, np.newaxis] * (bins[:, np.newaxis] == np.arange(BINS))
@@ -95,10 +95,10 @@ def weighted(probabilities: Array, labels: NDArray[np.integer], weights: Array) 
 
 
 def wilson(hits: int, n: int) -> Interval:
-    """Wilson's score interval of a share (Wilson, JASA 1927, without correction); None without samples."""
+    """Return Wilson's score interval of a proportion (Wilson, JASA 1927, uncorrected); None without samples."""
     if not n:
         return None
-    from scipy.special import ndtri  # late: in each process of a silo; scipy.stats takes a second to import
+    from scipy.special import ndtri  # late, for silo processes: scipy.stats takes a second to import
 
     z = ndtri((1 + CONFIDENCE) / 2)
     centre = (hits + z**2 / 2) / (n + z**2)

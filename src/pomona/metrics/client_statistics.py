@@ -1,6 +1,6 @@
-"""Summaries over clients, over rounds, and of two methods.
+"""Summaries over clients and rounds, and comparisons of two methods.
 
-A client's value may be None (NaN inside arrays): it has no samples, and counts nowhere.
+A client without samples has the value None (NaN inside arrays) and is ignored.
 """
 
 from collections.abc import Sequence
@@ -16,31 +16,31 @@ from pomona.metrics.metric import ACCURACY, Metric
 from pomona.metrics.nan_safe import Array, defined, divide, mean_of_known, row_means
 
 LEAST = 5
-"""Clients that an interval over clients takes: over two that happen to agree, it would have no width."""
+"""Minimum number of clients for an interval over clients: two that happen to agree would give it no width."""
 Values = Sequence[float | None] | Array
 
 
 def summarize(
     values: Values, samples: Sequence[int], reference: Values | None = None, metric: Metric = ACCURACY
 ) -> dict[str, Any]:
-    """Summarise one value a client; None for what the clients do not define.
+    """Summarise one value per client; None for undefined statistics.
 
     The keys:
 
-    - ``clients``: how many have a value.
-    - ``mean``: over clients, each counting once; ``interval``: its 95 % confidence interval by Student's t, for other
-      clients like these, cut to the values that the metric can take; None below ``LEAST`` clients.
-    - ``pooled``: over samples, each counting once; None for a metric that is no mean over samples.
-    - ``std``: over clients, with one degree of freedom removed (ddof = 1).
-    - ``worst``: the value of the client that fares worst; ``percentile_10``: that of the client that a tenth fare worse
-      than, with linear interpolation.
-    - ``hurt``: share of the clients whose value is worse than their own in ``reference``.
+    - ``clients``: number of clients with a value.
+    - ``mean``: unweighted mean over clients; ``interval``: its 95 % confidence interval by Student's t, for other
+      clients like these, limited to the metric's range; None below ``LEAST`` clients.
+    - ``pooled``: mean over samples; None for a metric that is not a mean over samples.
+    - ``std``: over clients, with ddof = 1.
+    - ``worst``: the worst client's value; ``percentile_10``: the 10th percentile from the worst client, with linear
+      interpolation.
+    - ``hurt``: share of clients whose value is worse than their own in ``reference``.
 
     Args:
-        values: (n,) one a client.
-        samples: (n,) how many samples each value is of.
-        reference: (n,) what the same clients have without the method, such as training alone.
-        metric: what the values are.
+        values: (n,) one per client.
+        samples: (n,) number of samples of each value.
+        reference: (n,) the same clients' values without the method, e.g. with local training.
+        metric: of the values.
     """
     every = np.array(values, dtype=float)
     some = every[~np.isnan(every)]
@@ -61,7 +61,7 @@ def summarize(
 def _interval(values: Array, metric: Metric) -> Interval:
     if len(values) < LEAST:
         return None
-    from scipy.special import stdtrit  # late: in each process of a silo; scipy.stats takes a second to import
+    from scipy.special import stdtrit  # late, for silo processes: scipy.stats takes a second to import
 
     n = len(values)
     half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / n**0.5
@@ -78,7 +78,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
-    """Mean and standard deviation of the values that are not None; None if there are none."""
+    """Return mean and standard deviation of the values that are not None; None if there are none."""
     known = [v for v in values if v is not None]
     if not known:
         return None
@@ -87,7 +87,7 @@ def spread(values: Sequence[float | None]) -> Spread | None:
 
 
 class Signed(NamedTuple):
-    """Wilcoxon's test: the smaller sum of signed ranks, the two-sided p-value, the pairs that differ."""
+    """Wilcoxon's test: the smaller sum of signed ranks, the two-sided p-value, the number of different pairs."""
 
     statistic: float
     p: float
@@ -95,24 +95,24 @@ class Signed(NamedTuple):
 
 
 def wilcoxon(first: Values, second: Values) -> Signed | None:
-    """Test whether two methods' values on the same clients differ, by Wilcoxon's signed-rank test, two-sided.
+    """Compare two methods on the same clients with Wilcoxon's two-sided signed-rank test.
 
-    Pairs that are equal are dropped (Wilcoxon 1945); so are clients without a value. Differences are rounded to 12
-    decimals, so that equal ones tie whatever their last bits. SciPy chooses between the exact distribution and the
-    normal one with tie correction. None if no pair differs.
+    Equal pairs (Wilcoxon 1945) and clients without a value are dropped. Differences are rounded to 12 decimals, so that
+    ties do not depend on the last bits. SciPy chooses between the exact distribution and the normal approximation with
+    tie correction. None if all pairs are equal.
     """
     difference = np.round(np.array(first, dtype=float) - np.array(second, dtype=float), 12)
     difference = difference[~np.isnan(difference) & (difference != 0)]
     if not len(difference):
         return None
-    from scipy import stats  # late: half a second, in each process of a silo
+    from scipy import stats  # imported late: half a second in every silo process
 
     test = stats.wilcoxon(difference, zero_method="wilcox", alternative="two-sided")
     return Signed(float(test.statistic), float(test.pvalue), len(difference))
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number, step-down (Holm 1979): compare each with the level itself."""
+    """Adjust p-values for multiple tests, step-down (Holm 1979); compare each with the significance level itself."""
     order = np.argsort(p, kind="stable")
     steps = np.asarray(p)[order] * np.arange(len(p), 0, -1)
     adjusted = np.empty(len(p))
@@ -126,7 +126,7 @@ class At(NamedTuple):
     Attributes:
         test: on the test split.
         round: its number.
-        validation: on the validation split, after the same round; None where nothing defines it.
+        validation: on the validation split, after the same round; None if undefined.
     """
 
     test: float
@@ -136,17 +136,17 @@ class At(NamedTuple):
 
 @dataclass(frozen=True)
 class BestRounds:
-    """The rounds that a run can be summed up by; None where no test samples define the metric.
+    """Rounds that summarise a run; None if no test samples define the metric.
 
     Attributes:
         last: client mean in the last round.
-        best_validation: client mean in the round of the best client mean on validation, chosen without test data. Round
-            0 is the model before any training, so it is chosen only where no later round can be.
+        best_validation: client mean in the best validation round, chosen without test data. Round 0, the untrained
+            model, is chosen only if no later round can be.
         best_test: the papers' BMCTA: the best client mean over rounds. Selected on test data, so optimistic.
-        best_test_pooled: the APPLE code's BTA: the best value over all samples. Optimistic likewise; None for a metric
-            that is no mean over samples.
-        chosen_by: what the round of ``best_validation`` was chosen by: the metric, or the loss where no client's
-            validation samples define the metric in any round that could be chosen.
+        best_test_pooled: the APPLE code's BTA: the best value over all samples. Also optimistic; None for a metric that
+            is not a mean over samples.
+        chosen_by: criterion for the round of ``best_validation``: the metric, or the loss if no client's validation
+            samples define the metric in any eligible round.
     """
 
     last: At | None
@@ -164,15 +164,15 @@ def best_rounds(
     metric: Metric = ACCURACY,
     validation_loss: Sequence[Values] | None = None,
 ) -> BestRounds:
-    """Find the last and the best rounds; of equally good ones the first.
+    """Find the last and the best rounds, the first in case of ties.
 
     Args:
-        rounds: (R,) numbers of the rounds that were evaluated.
+        rounds: (R,) numbers of the evaluated rounds.
         test: (R, n) the metric of each client after each of them.
         samples: (n,) test samples of each client.
-        validation: (R, n) the metric on the clients' validation samples, where there are any.
-        metric: what the values are.
-        validation_loss: (R, n) the loss there, which chooses where the metric is undefined throughout.
+        validation: (R, n) the metric on the clients' validation samples, if any.
+        metric: of the values.
+        validation_loss: (R, n) the validation loss, used if the metric is undefined throughout.
     """
     grid = (len(rounds), len(samples))
 
@@ -203,11 +203,11 @@ def best_rounds(
 
 
 def _mean(values: Array) -> float | None:
-    """The mean of what is defined, to the bit as the rounds of a run take it."""
+    """Return the mean of the defined values, bit-identical to that in a run's rounds."""
     return mean_of_known(values[~np.isnan(values)])
 
 
 def _highest(tested: Sequence[At], scores: ArrayLike) -> At | None:
-    """That of the highest score, of equal ones the first, among those that have a test value."""
+    """Return the first with the highest score among those with a test value."""
     score = np.where([np.isnan(at.test) for at in tested], np.nan, np.asarray(scores, dtype=float))
     return None if np.isnan(score).all() else tested[int(np.nanargmax(score))]

@@ -1,22 +1,23 @@
-"""The mean of some clients' differences of two models, with its 95 % interval and a p-value (docs/statistics.md).
+"""Mean difference of two models over clients, with its 95 % interval and p-value (docs/statistics.md).
 
-The clients are the members that there are, their test samples are new ones: clients are strata (Rao and Wu, JASA 1988).
+The clients are fixed and their test samples random: clients are strata (Rao and Wu, JASA 1988).
 
-- Variances of strata add up, with Satterthwaite's degrees of freedom (Biometrics Bulletin 1946), for a t interval. Of
+- Variances of strata add up, with Satterthwaite's degrees of freedom (Biometrics Bulletin 1946), for a t interval. For
   one client and a mean over samples it is that of the paired t-test.
-- A client with too few samples for a variance of its own is one unit of a stratum of such clients, whose spread counts
-  as chance ("collapsed strata": Wolter, Introduction to Variance Estimation, 2nd ed. 2007, section 2.5). That is too
-  wide where these clients differ, never too narrow. To be ``FEW`` they take in the smallest others; where there are
-  not so many clients, or the metric of few samples may be any number (R2), they are left out of the mean.
-- Of several seeds, which answer the same samples as readers read the same cases (Obuchowski and Rockette 1995), the
-  variance of their mean is added, with a t of its own degrees of freedom: half^2 = t_samples^2 V_samples + t_seeds^2
-  V_seeds. Satterthwaite's for both would be too narrow for two or three seeds. What samples do in one seed alone is in
-  both variances: too wide by that, never too narrow.
-- The t interval takes the mean for normal, which the mean of few samples that differ is not. Where the effective number
-  of units, (sum u^2)^2 / sum u^4, is small, a difference must hold against random signs, too (Fisher's randomisation
-  test, exact for two models that could be exchanged, with its mid-p): else the interval reaches 0.
-- The variance of an accuracy is at least that of one unit in which the models differ: samples without a difference are
-  no proof that none would differ (as the added pairs of Agresti and Min, Statistics in Medicine 2005).
+- A client with too few samples for a variance of its own is one unit in a stratum of such clients, whose spread counts
+  as chance ("collapsed strata": Wolter, Introduction to Variance Estimation, 2nd ed. 2007, section 2.5). The interval
+  is too wide if these clients differ, never too narrow. The stratum includes the smallest other clients until it has
+  ``FEW``; if there are not enough clients, or if the metric is unbounded for few samples (R2), they are excluded from
+  the mean.
+- With several seeds, evaluated on the same samples as readers read the same cases (Obuchowski and Rockette 1995), the
+  variance of their mean is added, with a t quantile of its own degrees of freedom: half^2 = t_samples^2 V_samples +
+  t_seeds^2 V_seeds. Satterthwaite's for both would be too narrow for two or three seeds. Effects of samples in single
+  seeds are in both variances, which makes the interval too wide, never too narrow.
+- The t interval assumes a normal mean, which does not hold for few differing samples. If the effective number of units,
+  (sum u^2)^2 / sum u^4, is small, the difference must also be significant against random signs (Fisher's randomisation
+  test, exact for two exchangeable models, with its mid-p); otherwise the interval reaches 0.
+- The variance of an accuracy is at least that of one unit in which the models differ: the absence of differences in the
+  samples does not prove that there are none (as the added pairs of Agresti and Min, Statistics in Medicine 2005).
 """
 
 from collections.abc import Sequence
@@ -31,22 +32,22 @@ from pomona.metrics.nan_safe import Array
 
 LEVEL = 0.05
 ENOUGH = 30
-"""From so many effective units on the t interval stands alone."""
+"""Effective number of units from which the t interval is used without the sign test."""
 _SIGNS = 9999
 _CELLS = 1 << 21  # signs held at a time
-_ROUNDING = 1e-9  # a share of an interval that is nothing
-_LEAST = 1e-12  # p-value
+_ROUNDING = 1e-9  # share of an interval that counts as 0
+_LEAST = 1e-12  # smallest p-value
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of some clients' differences.
+    """Mean of the clients' differences.
 
     Attributes:
         value: their mean.
-        interval: its ends at 95 %; None where the samples are too few to say.
-        p: of no difference, two-sided; None likewise.
-        kept: which of the clients the mean is over; all where none has enough samples.
+        interval: 95 % interval; None if there are too few samples.
+        p: two-sided p-value of no difference; None likewise.
+        kept: the clients in the mean; all if none has enough samples.
     """
 
     value: float
@@ -57,7 +58,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Stratum:
-    """Values whose mean counts ``weight`` in the whole; ``step``: see ``Evidence``."""
+    """Values whose mean has ``weight`` in the total; ``step``: see ``Evidence``."""
 
     values: Array
     weight: float
@@ -65,7 +66,7 @@ class _Stratum:
 
     @property
     def units(self) -> Array:
-        """What each value adds to the whole."""
+        """Contributions of the values to the total."""
         return self.weight / len(self.values) * self.values
 
     @property
@@ -78,7 +79,7 @@ class _Stratum:
 
 
 def mean_difference(known: Sequence[Evidence]) -> Estimate:
-    """The mean of clients' differences, each client counting once; ``known``: at least one."""
+    """Return the mean of the clients' differences, unweighted; ``known`` has at least one."""
     kept, small = _small(known)
     if not kept:
         return Estimate(float(np.mean([one.value for one in known])), None, None, tuple(range(len(known))))
@@ -88,7 +89,7 @@ def mean_difference(known: Sequence[Evidence]) -> Estimate:
         step = max(known[i].step / known[i].units for i in small)
         alike = [_Stratum(np.array([known[i].value for i in sorted(small)]), weight * len(small), step)]
     strata = [_Stratum(part, weight, one.step) for one in large for part in one.strata] + alike
-    # All clients' events, then all their non-events: the mean must hold against random signs of either.
+    # All clients' events, then all their non-events: the mean must be significant against random signs of each.
     sides = [
         [_Stratum(one.strata[min(k, len(one.strata) - 1)], weight, one.step) for one in large] + alike
         for k in range(max((len(one.strata) for one in large), default=1))
@@ -101,7 +102,7 @@ def mean_difference(known: Sequence[Evidence]) -> Estimate:
 
 
 def _small(known: Sequence[Evidence]) -> tuple[list[int], set[int]]:
-    """Which clients the mean is over, and which of them are units of one stratum."""
+    """Return the clients in the mean, and those of them that are units of one common stratum."""
     size = [min((len(part) for part in one.strata), default=0) for one in known]
     kept = [i for i, one in enumerate(known) if size[i] or one.bounded]
     few = sum(not size[i] for i in kept)
@@ -112,7 +113,7 @@ def _small(known: Sequence[Evidence]) -> tuple[list[int], set[int]]:
 
 
 def _variance(strata: Sequence[_Stratum]) -> tuple[float, float]:
-    """Variance of the whole and its degrees of freedom."""
+    """Return the variance of the total and its degrees of freedom."""
     variances, free = np.array([s.variance for s in strata]), np.array([len(s.values) - 1.0 for s in strata])
     total = float(variances.sum())
     df = float(total**2 / (variances**2 / free).sum()) if total > 0 else float(free.sum())
@@ -122,8 +123,9 @@ def _variance(strata: Sequence[_Stratum]) -> tuple[float, float]:
 def _judged(
     value: float, parts: Sequence[tuple[float, float]], sides: Sequence[Array]
 ) -> tuple[tuple[float, float] | None, float | None]:
-    """The interval and the p-value; ``parts``: variances and their degrees of freedom, that of the samples first;
-    ``sides``: units that must hold against random signs.
+    """Return the interval and the p-value.
+
+    ``parts``: variances and their degrees of freedom, that of the samples first; ``sides``: units for the sign test.
     """
     if not parts[0][0] > 0:
         return None, None
@@ -138,14 +140,14 @@ def _judged(
 
 
 def _half(level: float, parts: Sequence[tuple[float, float]]) -> float:
-    """Half the width of the interval that is wrong in this share of cases."""
-    from scipy.special import stdtrit  # late, as all of SciPy: in each process of a silo
+    """Return half the width of the interval with this error rate."""
+    from scipy.special import stdtrit  # imported late, as all of SciPy: every silo process loads this module
 
     return hypot(*(float(stdtrit(df, 1 - level / 2)) * sqrt(variance) for variance, df in parts))
 
 
 def _two_sided(distance: float, parts: Sequence[tuple[float, float]]) -> float:
-    """The level at which the interval ends at 0; of several parts at least ``_LEAST``."""
+    """Return the level at which the interval ends at 0; for several parts at least ``_LEAST``."""
     from scipy.special import stdtr
 
     if len(parts) == 1:
@@ -164,7 +166,7 @@ def _effective(units: Array) -> float:
 
 
 def _by_signs(units: Array) -> float:
-    """How often random signs give a sum as far from 0, one as far counting half (the same draws each time)."""
+    """Return how often random signs give a sum as far from 0, with ties counting half (the same draws each time)."""
     units = units[units != 0]
     if len(units) < FEW:
         return 1.0

@@ -1,16 +1,17 @@
-"""What single test samples add to the difference of two models in a metric, as pseudo-values of one client's samples.
+"""Contributions of test samples to the difference of two models in a metric, as pseudo-values of one client's samples.
 
-The mean of a stratum's pseudo-values is the client's difference, and their variance over their number is its variance:
+The mean of a stratum's pseudo-values is the client's difference, and their variance divided by their number is its
+variance:
 
-- of a mean over samples they are the samples' differences, so that what follows is the paired t-test;
-- of any other function of the samples they are those of the jackknife within strata (Tukey 1958; Arvesen, "Jackknifing
-  U-statistics", Annals of Mathematical Statistics 1969). Of an AUROC, with events and non-events as strata, they are
+- for a mean over samples they are the samples' differences, which leads to the paired t-test;
+- for any other function of the samples they are those of the jackknife within strata (Tukey 1958; Arvesen, "Jackknifing
+  U-statistics", Annals of Mathematical Statistics 1969). For an AUROC, with events and non-events as strata, they are
   the structural components of DeLong, DeLong and Clarke-Pearson, Biometrics 1988.
 
-A unit is a sample, or all samples of a group, as the rows of one patient: units are independent, samples need not be.
+A unit is a sample, or all samples of a group, such as the rows of one patient: units must be independent, samples need
+not be.
 
-Runs of several seeds that answer the same samples have the mean of their pseudo-values: both kinds are linear in the
-difference.
+For several seeds on the same samples, pseudo-values are averaged: both types are linear in the difference.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +23,10 @@ from numpy.typing import NDArray
 from pomona.metrics.nan_safe import Array
 
 FEW = 6
-"""Of fewer units no variance is estimated: five that agree do so by chance in 2 of 32 cases (a sign test)."""
+"""Minimum number of units for a variance: five that agree do so by chance in 2 of 32 cases (a sign test)."""
 SAME = 1e-12
-"""Values that differ by a smaller share of their size differ by rounding."""
-_MOST = 500  # units of a stratum that are left out one by one; of more, several at a time
+"""Relative difference below which values are equal up to rounding."""
+_MOST = 500  # maximum jackknife deletions per stratum; larger strata delete several units at a time
 _CELLS = 1 << 21  # weights held at a time: 16 MB
 
 Groups = NDArray[np.int64]
@@ -33,18 +34,17 @@ Groups = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Evidence:
-    """A client's difference, and what its test samples say of its variance.
+    """A client's difference, and its test samples' contributions to the variance.
 
     Attributes:
-        value: of all samples; more than 0 is better.
-        strata: pseudo-values (m,) of each stratum of the client, m at least ``FEW``; none where the samples are too few
-            to say.
+        value: over all samples; positive is better.
+        strata: pseudo-values (m,) of each stratum of the client, m at least ``FEW``; none if there are too few samples.
         rows: test samples.
-        units: samples, or groups of them, that are independent.
-        events: of them, those of the rarer answer, or with an event that was seen; None where there is no such thing.
-        step: what a unit differs by where it does, of answers that are right or wrong; 0 where it may be anything.
-        bounded: whether so few samples that they have no strata still say something: an R2 of two rows may be any
-            negative number, and has no mean that more of them would come closer to.
+        units: independent samples, or groups of samples.
+        events: units with the rarer answer, or with an observed event; None if not applicable.
+        step: the only possible size of a unit's difference, for right or wrong answers; 0 for arbitrary differences.
+        bounded: whether samples too few for strata are still informative: an R2 of two rows may be any negative number,
+            and has no expected value.
         seeds: the difference by seed, of which ``value`` is the mean; empty for one seed.
     """
 
@@ -59,7 +59,7 @@ class Evidence:
 
 
 def over_seeds(each: Sequence[Evidence]) -> Evidence:
-    """The mean over seeds of a client's differences, of the same samples; ``each``: one a seed, at least one."""
+    """Average a client's differences over seeds on the same samples; ``each`` has one per seed, at least one."""
     if len(each) == 1:
         return each[0]
     seeds, known = tuple(one.value for one in each), all(one.strata for one in each)
@@ -69,13 +69,13 @@ def over_seeds(each: Sequence[Evidence]) -> Evidence:
 
 
 def of_mean(a: Array, b: Array, events: int | None = None, groups: Groups | None = None, step: float = 0.0) -> Evidence:
-    """The difference of two means over the same samples.
+    """Return the difference of two means over the same samples.
 
     Args:
-        a: (n,) what each sample contributes, n at least 1; more is better.
-        b: (n,) the same of the other.
+        a: (n,) each sample's contribution, n at least 1; more is better.
+        b: (n,) the same for the other model.
         events: see ``Evidence``.
-        groups: (n,) numbers of the groups that samples belong to; None where each is its own.
+        groups: (n,) each sample's group; None if each is its own.
         step: see ``Evidence``.
     """
     each = a - b
@@ -96,12 +96,12 @@ def of_function(
     *,
     bounded: bool = True,
 ) -> Evidence | None:
-    """The difference of a function of the samples; None where they do not define it.
+    """Return the difference of a function of the samples; None if they do not define it.
 
     Args:
         difference: sample weights (R, n) -> (R,), NaN where undefined; more is better.
-        strata: (n,) the stratum of each sample: the jackknife keeps within.
-        events: how many samples bear on it; fewer than ``FEW`` say nothing of its variance.
+        strata: (n,) the stratum of each sample, within which the jackknife deletes.
+        events: number of informative samples; fewer than ``FEW`` give no variance.
         groups: see ``of_mean``. A group belongs to the highest stratum of its samples.
         bounded: see ``Evidence``.
     """
@@ -126,7 +126,7 @@ def of_function(
 
 
 def _units(strata: NDArray[np.int64], groups: Groups | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The unit of each sample (n,), and the stratum of each unit."""
+    """Return the unit of each sample (n,), and the stratum of each unit."""
     if groups is None:
         return np.arange(len(strata)), strata
     names, units = np.unique(groups, return_inverse=True)
@@ -136,7 +136,7 @@ def _units(strata: NDArray[np.int64], groups: Groups | None) -> tuple[NDArray[np
 
 
 def _merged(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Strata of fewer than ``FEW`` units are taken together, and with the smallest of the others if need be."""
+    """Merge strata of fewer than ``FEW`` units with each other, and with the smallest of the others if needed."""
     names, of, sizes = np.unique(kinds, return_inverse=True, return_counts=True)
     order = np.argsort(sizes, kind="stable")
     small = int((sizes < FEW).sum())
@@ -148,7 +148,7 @@ def _merged(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _dealt(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The part (0, 1, ...) that each unit is left out with, at most ``_MOST`` in a stratum."""
+    """Return the part (0, 1, ...) with which each unit is deleted, at most ``_MOST`` per stratum."""
     parts, start = np.empty(len(kinds), np.int64), 0
     for kind in np.unique(kinds):
         own = np.flatnonzero(kinds == kind)
@@ -158,7 +158,7 @@ def _dealt(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _without(difference: Callable[[Array], Array], parts: NDArray[np.int64]) -> Array:
-    """The difference without each of the parts."""
+    """Return the difference without each of the parts."""
     count, n = int(parts.max()) + 1, len(parts)
     block = max(1, _CELLS // n)
     spans = (np.arange(start, min(start + block, count)) for start in range(0, count, block))

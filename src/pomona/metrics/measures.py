@@ -1,9 +1,9 @@
 """Definitions of the metrics on arrays, for one model and one client's (weighted) samples.
 
 Predictions (n, K) are on their natural scale: probabilities of classes (rows sum to 1) or of labels, or numbers.
-Targets are (n,) class numbers, (n, K) zeros and ones, or (n, K) numbers. A figure that is a mean over samples is told
-by what each sample contributes, (n,); any other by a function of sample weights (R, n), so that its value and those of
-its resamples are one computation: (R,), NaN where the samples do not define it.
+Targets are (n,) class numbers, (n, K) zeros and ones, or (n, K) numbers. A metric that is a mean over samples is given
+by each sample's contribution, (n,); any other by a function of sample weights (R, n), so that its point estimate and
+resamples share one computation: (R,), NaN where the samples do not define it.
 """
 
 from collections.abc import Callable
@@ -21,33 +21,33 @@ Weighted = Callable[[Array, Any, Array], Array]  # (predictions, targets, weight
 Ranking = Callable[[Array, NDArray[np.bool_], Array], Array]  # (scores (n,), positive (n,), weights) -> (R,)
 
 TINY = np.finfo(float).tiny
-FLAT = 1e-12  # a target whose variance is a smaller share of its square than rounding leaves does not vary
+FLAT = 1e-12  # targets whose variance relative to their square is below this are constant up to rounding
 
 
 def right_class(p: Array, labels: Labels) -> Array:
-    """1 where the first of the most likely classes is the label."""
+    """Return 1 where the most likely class (the first in case of ties) is the label."""
     return np.asarray(p.argmax(axis=1) == labels, dtype=float)
 
 
 def right_flags(p: Array, flags: Array) -> Array:
-    """The share of a sample's flags that are right at a threshold of 0.5."""
+    """Return the share of a sample's flags that are right at a threshold of 0.5."""
     return row_means(((p > 0.5) == (flags > 0.5)).astype(float))
 
 
 def class_surprise(p: Array, labels: Labels) -> Array:
-    """-log p(label): the cross-entropy, with p no less than the smallest normal number."""
+    """Return -log p(label), the cross-entropy, with p at least the smallest normal number."""
     surprise: Array = -np.log(np.maximum(p[np.arange(len(p)), labels], TINY))
     return surprise
 
 
 def flag_surprise(p: Array, flags: Array) -> Array:
-    """The mean over labels of the binary cross-entropy."""
+    """Return the binary cross-entropy, averaged over labels."""
     surprise: Array = -np.log(np.maximum(np.where(flags > 0.5, p, 1 - p), TINY))
     return row_means(surprise)
 
 
 def class_brier(p: Array, labels: Labels) -> Array:
-    """The squared distance of the probabilities from the truth; with two classes, of the probability of class 1.
+    """Return the squared distance of the probabilities from the truth; for two classes, of the probability of class 1.
 
     Brier, "Verification of forecasts expressed in terms of probability", Monthly Weather Review 1950.
     """
@@ -57,36 +57,36 @@ def class_brier(p: Array, labels: Labels) -> Array:
 
 
 def flag_brier(p: Array, flags: Array) -> Array:
-    """The mean over labels of the squared distance of the probability from the flag."""
+    """Return the squared distance of the probability from the flag, averaged over labels."""
     return row_means((p - flags) ** 2)
 
 
 def squared_error(predicted: Array, truth: Array) -> Array:
-    """The mean over targets of the squared difference."""
+    """Return the squared difference, averaged over targets."""
     return row_means((predicted - truth) ** 2)
 
 
 def absolute_error(predicted: Array, truth: Array) -> Array:
-    """The mean over targets of the absolute difference."""
+    """Return the absolute difference, averaged over targets."""
     return row_means(np.abs(predicted - truth))
 
 
 def balanced_accuracy(p: Array, labels: Labels, weights: Array) -> Array:
-    """The mean sensitivity over the classes that occur; undefined where only one does."""
+    """Return the mean sensitivity over the classes that occur; undefined if only one does."""
     truth, guess = _one_hot(p, labels)
     sensitivity = divide(weights @ (truth & guess), weights @ truth)
     return np.where(_single(truth), np.nan, row_means(sensitivity))
 
 
 def macro_f1(p: Array, labels: Labels, weights: Array) -> Array:
-    """The mean F1 over the classes that occur or are predicted; undefined where only one class occurs."""
+    """Return the mean F1 over the classes that occur or are predicted; undefined if only one class occurs."""
     truth, guess = _one_hot(p, labels)
     f1 = divide(2 * (weights @ (truth & guess)), weights @ truth + weights @ guess)
     return np.where(_single(truth), np.nan, row_means(f1))
 
 
 def balanced_flags(p: Array, flags: Array, weights: Array) -> Array:
-    """The mean over labels of the mean of sensitivity and specificity, over the labels that have both values."""
+    """Return the mean of sensitivity and specificity, averaged over the labels that have both values."""
     truth, guess = flags > 0.5, p > 0.5
     sensitivity = divide(weights @ (truth & guess), weights @ truth)
     specificity = divide(weights @ (~truth & ~guess), weights @ ~truth)
@@ -94,13 +94,13 @@ def balanced_flags(p: Array, flags: Array, weights: Array) -> Array:
 
 
 def flags_f1(p: Array, flags: Array, weights: Array) -> Array:
-    """The mean F1 over the labels that occur or are predicted."""
+    """Return the mean F1 over the labels that occur or are predicted."""
     truth, guess = flags > 0.5, p > 0.5
     return row_means(divide(2 * (weights @ (truth & guess)), weights @ truth + weights @ guess))
 
 
 def ranked_classes(area: Ranking) -> Weighted:
-    """Area of class 1 for two classes; else the mean one-vs-rest area over classes with both outcomes."""
+    """Return the area of class 1 for two classes; else the mean one-vs-rest area over classes with both outcomes."""
 
     def measure(p: Array, labels: Labels, weights: Array) -> Array:
         truth, _ = _one_hot(p, labels)
@@ -111,7 +111,7 @@ def ranked_classes(area: Ranking) -> Weighted:
 
 
 def ranked_labels(area: Ranking) -> Weighted:
-    """The mean of an area over the labels that have both values."""
+    """Return the mean of an area over the labels that have both values."""
 
     def measure(p: Array, flags: Array, weights: Array) -> Array:
         truth = flags > 0.5
@@ -121,7 +121,7 @@ def ranked_labels(area: Ranking) -> Weighted:
 
 
 def r2(predicted: Array, truth: Array, weights: Array) -> Array:
-    """The mean coefficient of determination over the targets that vary."""
+    """Return the mean coefficient of determination over the targets that vary."""
     if not len(truth):
         return np.full(len(weights), np.nan)
     centred = truth - truth.mean(axis=0)
@@ -136,7 +136,7 @@ AUPRC_CLASSES, AUPRC_LABELS = ranked_classes(average_precision), ranked_labels(a
 
 
 def _one_hot(p: Array, labels: Labels) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(n, C): the class that is true, and the one that is most likely."""
+    """Return (n, C) masks of the true class and of the most likely one."""
     classes = np.arange(p.shape[1])
     return labels[:, np.newaxis] == classes, p.argmax(axis=1)[:, np.newaxis] == classes
 

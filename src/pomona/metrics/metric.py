@@ -1,4 +1,4 @@
-"""The metric of a run: the one figure by which its models are judged, chosen by the task, used everywhere."""
+"""The headline metric of a run, chosen by the task and used everywhere."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,17 +20,17 @@ Arrays = Union[NDArray[Any], "Tensor"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: name, direction, range and unit. How it is computed, a task says (``tasks/``).
+    """A metric: name, direction, range and unit. Its computation is defined by the task (``tasks/``).
 
     Attributes:
         name: in settings and records.
-        title: in text for people.
+        title: for display.
         higher: whether more is better.
-        percent: whether people read it in percent.
-        style: how people read it, where not in percent.
-        low, high: the values between which it must lie.
-        pools: whether it is a mean over samples, so that a mean of clients' values over their samples is the value of
-            all samples taken together.
+        percent: whether it is displayed in percent.
+        style: display format if not in percent.
+        low, high: its range.
+        pools: whether it is a mean over samples, so that the sample-weighted mean of clients' values is the value of
+            all samples together.
     """
 
     name: str
@@ -44,43 +44,43 @@ class Metric:
 
     @property
     def heading(self) -> str:
-        """Its title with the unit, over a column of ``number``."""
+        """Title with the unit, for a column of ``number``."""
         return f"{self.title} in %" if self.percent else self.title
 
     def scaled(self, value: float) -> float:
-        """A value, or a difference of two, in the unit of ``heading``."""
+        """Convert a value, or a difference, to the unit of ``heading``."""
         return 100 * value if self.percent else value
 
     def number(self, value: float | None, sign: str = "") -> str:
-        """A value without its unit; "-" for None. ``sign`` "+" also marks what is positive, as differences want."""
+        """Format a value without its unit; "-" for None. ``sign`` "+" also marks positive values."""
         if value is None:
             return NOTHING
         return f"{self.scaled(value):{sign}{'.2f' if self.percent else self.style}}"
 
     def text(self, value: float | None) -> str:
-        """A value as people read it: "95.47 %", "0.731"; "-" for None."""
+        """Format a value for display: "95.47 %", "0.731"; "-" for None."""
         return self.number(value) + (" %" if self.percent and value is not None else "")
 
     def gap(self, value: float | None, sign: str = "+") -> str:
-        """A difference of two values: "+0.09 percentage points", "+0.046"."""
+        """Format a difference of two values: "+0.09 percentage points", "+0.046"."""
         return self.number(value, sign) + (" percentage points" if self.percent and value is not None else "")
 
     def better(self, a: float | None, b: float | None) -> bool:
-        """Whether a is strictly better than b; any value is better than none."""
+        """Return whether a is strictly better than b; any value is better than None."""
         if a is None or b is None:
             return a is not None and b is None
         return a > b if self.higher else a < b
 
     def goodness(self, value: float) -> float:
-        """The value, with its sign turned where less is better: more is always better."""
+        """Return the value, negated if less is better, so that more is always better."""
         return value if self.higher else -value
 
     def best(self, values: Iterable[float | None]) -> float | None:
-        """Best of the known values; None if there are none."""
+        """Return the best of the values that are not None; None if there are none."""
         return max((v for v in values if v is not None), key=self.goodness, default=None)
 
     def worst(self, values: Iterable[float | None]) -> float | None:
-        """Worst of the known values; None if there are none."""
+        """Return the worst of the values that are not None; None if there are none."""
         return min((v for v in values if v is not None), key=self.goodness, default=None)
 
 
@@ -107,20 +107,20 @@ DETAILS: Mapping[str, Metric] = {
     "subset_accuracy": Metric("subset_accuracy", "all labels right", higher=True, percent=True),
     "ece": Metric("ece", "calibration error", higher=False, percent=True),
 }
-"""Figures of a model that no run is judged by."""
+"""Further metrics of a model, which cannot be a run's headline metric."""
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["loss"]
 _OWN = re.compile(r"-?[A-Za-z_][\w.]{0,99}:[A-Za-z_]\w{0,99}", re.ASCII)
 
 
 def is_own(name: str) -> bool:
-    """Whether a metric's name is that of a user's own: ``module:function``, after a minus where less is better."""
+    """Return whether a metric's name is a user's own: ``module:function``, after a minus if less is better."""
     return bool(_OWN.fullmatch(name))
 
 
 def metric_named(name: str) -> Metric:
-    """The metric of a name, which says all that is to be known of a user's own; nothing is imported.
+    """Return the metric with a name; for a user's own, which is not imported, the name contains everything.
 
-    Raises KeyError for a name of neither.
+    Raises KeyError for an unknown name.
     """
     if not is_own(name):
         return METRICS[name]
@@ -128,5 +128,5 @@ def metric_named(name: str) -> Metric:
 
 
 def array(values: Arrays) -> NDArray[Any]:
-    """A tensor's numbers; an array as it is."""
+    """Convert a tensor to an array; arrays are returned unchanged."""
     return values if isinstance(values, np.ndarray) else np.asarray(values.detach().cpu())

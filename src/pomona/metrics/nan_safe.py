@@ -1,4 +1,4 @@
-"""Arithmetic on values that may be undefined: NaN in arrays, None (JSON null) outside, no warnings."""
+"""Arithmetic with undefined values: NaN in arrays, None (JSON null) outside, no warnings."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ Array = NDArray[np.float64]
 
 
 def divide(numerator: ArrayLike, denominator: ArrayLike) -> Array:
-    """The quotient where the denominator is positive, NaN elsewhere; shapes broadcast."""
+    """Divide where the denominator is positive, NaN elsewhere; shapes broadcast."""
     above, below = np.broadcast_arrays(np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float))
     quotient = np.full(above.shape, np.nan)
     np.divide(above, below, out=quotient, where=below > 0)
@@ -19,24 +19,24 @@ def divide(numerator: ArrayLike, denominator: ArrayLike) -> Array:
 
 
 def row_means(values: Array, weights: ArrayLike = 1.0) -> Array:
-    """The (weighted) mean of what is defined in each row: (R, n) -> (R,), NaN where nothing is."""
+    """Return the (weighted) mean of the defined values in each row: (R, n) -> (R,), NaN if there are none."""
     weight = np.broadcast_to(np.asarray(weights, dtype=float), values.shape) * ~np.isnan(values)
     return divide((np.nan_to_num(values) * weight).sum(axis=1), weight.sum(axis=1))
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are not None; None if there are none."""
+    """Return the mean of the values that are not None; None if there are none."""
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None
 
 
 def defined(value: float | np.floating) -> float | None:
-    """A plain float, or None for NaN."""
+    """Convert to a plain float, or None for NaN."""
     return None if np.isnan(value) else float(value)
 
 
 def require_finite(outputs: NDArray[np.generic]) -> None:
-    """Raise DivergedError if a model's outputs (n, K) are not all finite numbers."""
+    """Raise DivergedError unless a model's outputs (n, K) are all finite."""
     broken = int((~np.isfinite(outputs)).any(axis=1).sum())
     if broken:
         raise DivergedError(

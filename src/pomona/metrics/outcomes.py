@@ -1,6 +1,6 @@
-"""Figures of each outcome by itself, as diagnostic studies report them: at a threshold, over all, and of calibration.
+"""Metrics of individual outcomes, as in diagnostic studies: at a threshold, over all thresholds, and calibration.
 
-An outcome happens or does not: the second of two classes, each of more classes against the rest, each label.
+An outcome is binary: the second of two classes, each of more classes against the rest, or each label.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from pomona.metrics.calibration import curve, recalibration
 from pomona.metrics.classification import wilson
 from pomona.metrics.nan_safe import Array, defined, divide
 
-MOST = 5  # outcomes: with more, nobody reads them one by one, and a bootstrap of each costs time
+MOST = 5  # outcomes; more are not read individually, and each needs a bootstrap
 HALF = 0.5
-ROUNDING = 1e-9  # of a count that a share of samples makes
+ROUNDING = 1e-9  # tolerance when a share of samples is converted to a count
 Judged = tuple[Array, NDArray[Any]]  # probabilities (n, K), and targets: (n,) class numbers or (n, K) zeros and ones
 
 
@@ -29,15 +29,15 @@ def evaluate_outcomes(
     resamples: int = 200,
     specificity: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Evaluate each outcome on test samples; ready for JSON, with None for what the samples do not define.
+    """Evaluate each outcome on test samples; returns JSON values, with None for undefined metrics.
 
     Empty for more than 5 classes or labels. The keys:
 
     - ``outcome``: the number of the class or label; ``samples``, ``positives``: test samples, and those with it.
-    - ``threshold``: an outcome is predicted where its probability is at least this; ``chosen``: whether it is chosen on
+    - ``threshold``: an outcome is predicted if its probability is at least this; ``chosen``: whether it was chosen on
       the validation samples, see ``youden`` and ``at_specificity``. It is 0.5 otherwise.
     - ``sensitivity``, ``specificity``, ``ppv``, ``npv``: at the threshold.
-    - ``auprc``, ``brier``: the area under the precision-recall curve, and the mean squared distance of the probability
+    - ``auprc``, ``brier``: area under the precision-recall curve, and mean squared distance of the probability
       from the outcome.
     - ``calibration_intercept``, ``calibration_slope``: see ``calibration.recalibration``; ``calibration``: see
       ``calibration.curve``.
@@ -45,11 +45,11 @@ def evaluate_outcomes(
       the bootstrap within samples with and without the outcome, of the recalibration by Wald.
 
     Args:
-        tested: of the test samples.
-        held_out: of the validation samples; None without any.
-        generator: a new generator, the same each time, which the bootstrap draws from.
+        tested: predictions and targets of the test samples.
+        held_out: those of the validation samples; None without any.
+        generator: creates the bootstrap's generator, the same each time.
         resamples: number of bootstrap resamples.
-        specificity: that the threshold is to have on the validation samples; the one of Youden's index if None.
+        specificity: target specificity of the threshold on the validation samples; if None, Youden's index chooses it.
     """
     rule = youden if specificity is None else partial(at_specificity, wanted=specificity)
     count = tested[0].shape[1]
@@ -79,9 +79,9 @@ def evaluate_outcomes(
 
 
 def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
-    """The threshold of the largest sensitivity + specificity - 1, of equal ones the highest.
+    """Return the threshold with the largest sensitivity + specificity - 1, the highest in case of ties.
 
-    None where no threshold has more than 0, or one outcome is missing. Youden, "Index for rating diagnostic tests",
+    None if no threshold exceeds 0, or one outcome is missing. Youden, "Index for rating diagnostic tests",
     Cancer 1950. ``p`` and ``positive``: (n,).
     """
     having = int(positive.sum())
@@ -93,33 +93,32 @@ def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
         counts - np.searchsorted(np.sort(of), thresholds)
         for of, counts in ((p[positive], having), (p[~positive], lacking))
     ]
-    # In whole samples, where equal is equal: sensitivity + specificity - 1, times both counts.
+    # In integers, where equality is exact: sensitivity + specificity - 1, times both counts.
     index = above[0] * lacking - above[1] * having
-    best = len(index) - 1 - int(index[::-1].argmax())  # the highest of equally good ones
+    best = len(index) - 1 - int(index[::-1].argmax())  # the highest in case of ties
     return float(thresholds[best]) if index[best] > 0 else None
 
 
 def at_specificity(p: Array, positive: NDArray[np.bool_], wanted: float) -> float | None:
-    """The lowest of the probabilities that as a threshold has at least the specificity ``wanted``.
+    """Return the lowest probability that, as a threshold, has at least the specificity ``wanted``.
 
-    None where no sample lacks the outcome, or where none of the probabilities is such a threshold. ``p`` and
-    ``positive``: (n,).
+    None if all samples have the outcome, or no probability reaches it. ``p`` and ``positive``: (n,).
     """
     lacking = np.sort(p[~positive])
     thresholds = np.unique(p)
-    below = np.searchsorted(lacking, thresholds, side="left")  # samples without the outcome that a threshold leaves out
+    below = np.searchsorted(lacking, thresholds, side="left")  # true negatives at each threshold
     enough = thresholds[below >= wanted * len(lacking) - ROUNDING] if len(lacking) else thresholds[:0]
     return float(enough[0]) if len(enough) else None
 
 
 def outcome_numbers(judged: Judged) -> Sequence[int]:
-    """The classes or labels that are an outcome each: of two classes, the second alone."""
+    """Return the classes or labels that are outcomes; for two classes, only the second."""
     p, targets = judged
     return [1] if targets.ndim == 1 and p.shape[1] == 2 else range(p.shape[1])
 
 
 def outcome(judged: Judged, k: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Probabilities (n,) of a class or label, and whether it is that of each sample (n,)."""
+    """Return the probabilities (n,) of a class or label, and whether each sample has it (n,)."""
     p, targets = judged
     return p[:, k], targets == k if targets.ndim == 1 else targets[:, k] > HALF
 

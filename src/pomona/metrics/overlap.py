@@ -1,8 +1,8 @@
 """Overlap of predicted and true regions, from counts of pixels.
 
-Counts are (n, 3C): of each sample, for each of C classes, the pixels that are truly claimed, falsely claimed and
-missed. A class that is neither there nor claimed in a sample is undefined in it, NaN, and left out of means; class 0
-is the background, and in no mean over classes.
+Counts are (n, 3C): for each sample and each of C classes, the true positive, false positive and false negative pixels.
+A class that is neither present nor predicted in a sample is undefined there, NaN, and ignored in means; class 0 is the
+background, and excluded from means over classes.
 """
 
 from typing import Any
@@ -15,24 +15,24 @@ from pomona.metrics.nan_safe import Array, defined, divide, row_means
 
 
 def dice(counts: Array) -> Array:
-    """2 TP / (2 TP + FP + FN), (n, C) (Dice, Ecology 1945)."""
+    """Return 2 TP / (2 TP + FP + FN), (n, C) (Dice, Ecology 1945)."""
     hits, wrong, missed = _parts(counts)
     return divide(2 * hits, 2 * hits + wrong + missed)
 
 
 def iou(counts: Array) -> Array:
-    """TP / (TP + FP + FN), (n, C) (Jaccard 1912)."""
+    """Return TP / (TP + FP + FN), (n, C) (Jaccard 1912)."""
     hits, wrong, missed = _parts(counts)
     return divide(hits, hits + wrong + missed)
 
 
 def mean_dice(counts: Array, pixels: NDArray[Any], weights: Array) -> Array:
-    """The mean over samples of the mean Dice over foreground classes, for sample weights (R, n): (R,)."""
+    """Return Dice averaged over foreground classes, then over samples with weights (R, n): (R,)."""
     return _over_samples(dice(counts), weights)
 
 
 def mean_iou(counts: Array, pixels: NDArray[Any], weights: Array) -> Array:
-    """The mean over samples of the mean IoU over foreground classes, for sample weights (R, n): (R,)."""
+    """Return IoU averaged over foreground classes, then over samples with weights (R, n): (R,)."""
     return _over_samples(iou(counts), weights)
 
 
@@ -42,21 +42,21 @@ def evaluate_overlap(
     generator: np.random.Generator | None = None,
     resamples: int = 200,
 ) -> dict[str, Any]:
-    """Evaluate predicted masks by their counts; ready for JSON, with None for what the samples do not define.
+    """Evaluate predicted masks from their counts; returns JSON values, with None for undefined metrics.
 
     The keys:
 
     - ``samples``: n.
     - ``dice``, ``iou``: mean over samples of the mean over foreground classes; ``intervals`` has their 95 % confidence
       intervals by the bootstrap over samples.
-    - ``regions``: figures of each class, lists of C: its mean ``dice`` and ``iou`` over the samples that have or claim
-      it (``seen`` of them), with ``dice_interval``; ``pixels`` that it truly has; and, where distances are given, the
-      mean ``hd95`` over the ``measured`` samples that both have and claim it, and the mean ``surface_dice``.
+    - ``regions``: metrics of each class, lists of length C: its mean ``dice`` and ``iou`` over the ``seen`` samples in
+      which it is present or predicted, with ``dice_interval``; its true ``pixels``; and, if distances are given, the
+      mean ``hd95`` over the ``measured`` samples in which it is both, and the mean ``surface_dice``.
 
     Args:
         figures: (n, 3C) counts, or (n, 5C): counts and then the distances of ``surfaces``.
-        pixels: (n, C) how many pixels of each sample truly are of each class.
-        generator: what the bootstrap draws from; None for no bootstrap.
+        pixels: (n, C) true pixels of each class in each sample.
+        generator: random generator of the bootstrap; None for no bootstrap.
         resamples: number of bootstrap resamples.
     """
     n, classes = np.shape(pixels)
@@ -98,10 +98,10 @@ def _parts(counts: Array) -> list[Array]:
 
 
 def _over_samples(figures: Array, weights: Array) -> Array:
-    """(n, C) of each sample and class -> (R,)."""
+    """Average over foreground classes and weighted samples: (n, C) -> (R,)."""
     return _mean(row_means(figures[:, 1:]), weights)
 
 
 def _mean(values: Array, weights: Array) -> Array:
-    """The mean of what is defined of (n,), for sample weights (R, n): (R,)."""
+    """Return the mean of the defined values in (n,), for sample weights (R, n): (R,)."""
     return divide(weights @ np.nan_to_num(values), weights @ ~np.isnan(values))

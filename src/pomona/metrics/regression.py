@@ -19,16 +19,16 @@ def evaluate_regression(
     generator: np.random.Generator | None = None,
     resamples: int = 200,
 ) -> dict[str, Any]:
-    """Evaluate predictions (n, K) against numbers (n, K); None for what the samples do not define.
+    """Evaluate predictions (n, K) against numbers (n, K); None for undefined metrics.
 
     ``mse`` and ``mae`` are means over samples and targets; ``r2`` is the mean coefficient of determination over the
-    targets that vary; ``targets`` has the same of each target, lists of K. ``intervals`` has the 95 % confidence
-    intervals of all three by the bootstrap over samples, None for fewer than ``FEW`` of these.
+    targets that vary; ``targets`` has the same for each target, lists of length K. ``intervals`` has the 95 %
+    confidence intervals of all three by the bootstrap over samples, None for fewer than ``FEW`` samples.
 
     Args:
         predictions: in the unit of the targets.
-        targets: what is true.
-        generator: what the bootstrap draws from; None for no bootstrap.
+        targets: true values.
+        generator: random generator of the bootstrap; None for no bootstrap.
         resamples: number of bootstrap resamples.
 
     Raises:
@@ -66,12 +66,12 @@ def _numbers(predicted: Array, truth: Array) -> dict[str, float | None]:
 
 
 def evaluate_multilabel(probabilities: NDArray[np.floating], labels: NDArray[np.generic]) -> dict[str, Any]:
-    """Evaluate probabilities (n, K) against zeros and ones (n, K); None for what the samples do not define.
+    """Evaluate probabilities (n, K) against zeros and ones (n, K); None for undefined metrics.
 
     ``loss`` is the mean binary cross-entropy, ``accuracy`` the share of right flags; ``subset_accuracy`` the share of
     samples with every flag right, at a threshold of 0.5; ``auroc``, ``auprc`` and ``balanced_accuracy`` are means over
     the labels that have both values, ``macro_f1`` over those that occur or are predicted; ``brier`` is the mean squared
-    distance of a probability from its flag. ``labels`` has figures of each label, lists of K: how many samples have it
+    distance of a probability from its flag. ``labels`` has metrics of each label, lists of K: how many samples have it
     (``positives``), ``accuracy``, ``auroc``, ``auprc``, ``sensitivity``, ``specificity`` and ``f1``. Raises
     DivergedError if the probabilities are not finite.
     """

@@ -1,4 +1,4 @@
-"""Distances between the surfaces of predicted and true regions, by MONAI (the extra ``monai``)."""
+"""Distances between the surfaces of predicted and true regions, computed by MONAI (the extra ``monai``)."""
 
 import warnings
 from importlib.util import find_spec
@@ -10,15 +10,15 @@ from pomona.metrics.nan_safe import Array
 
 
 def available() -> bool:
-    """Whether MONAI is installed."""
+    """Return whether MONAI is installed."""
     return find_spec("monai") is not None
 
 
 def surface_distances(claimed: NDArray[np.integer], true: NDArray[np.integer], classes: int, tolerance: float) -> Array:
-    """Distances in pixels of each sample and class, (n, 2C): the 95 % Hausdorff distance, then the surface Dice.
+    """Return each sample's and class's 95 % Hausdorff distance in pixels, then the surface Dice, (n, 2C).
 
-    The distance is NaN where either region is empty. The surface Dice is the share of both surfaces that lies within
-    ``tolerance`` of the other (Nikolov et al., JMIR 2021): 0 where only one region is empty, NaN where both are; of the
+    The distance is NaN if either region is empty. The surface Dice is the share of both surfaces that lies within
+    ``tolerance`` of the other (Nikolov et al., JMIR 2021): 0 if only one region is empty, NaN if both are. For the
     background, class 0, both are NaN.
 
     Args:
@@ -43,7 +43,7 @@ def _both(claimed: NDArray[np.bool_], true: NDArray[np.bool_], tolerance: float)
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of MONAI's own imports
+        warnings.simplefilter("ignore")  # from MONAI's own imports
         from monai.metrics.hausdorff_distance import compute_hausdorff_distance
         from monai.metrics.surface_dice import compute_surface_dice
 

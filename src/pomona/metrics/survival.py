@@ -1,11 +1,11 @@
-"""Metrics of predicted survival where some times are censored, for many weightings of the samples at once.
+"""Metrics of predicted survival with censored times, for many sample weightings at once.
 
-Targets (n, 2) are times above 0 and events (1 seen, 0 censored: nothing was seen until then). Predictions (n, K) are
-probabilities of surviving beyond K times ``at``. Events come before censorings of the same time.
+Targets (n, 2) are times above 0 and events (1 observed, 0 censored: no event until then). Predictions (n, K) are
+probabilities of surviving beyond K times ``at``. Events precede censorings at the same time.
 
-What inverse probabilities of censoring weigh (``uno_c``, ``dynamic_auroc``, ``integrated_brier``) takes the
+Metrics with inverse probability of censoring weights (``uno_c``, ``dynamic_auroc``, ``integrated_brier``) use the
 Kaplan-Meier estimate G of the censoring times of the same samples, with the same weights: a client's test samples, or a
-resample of them. A sample counts nothing where G is 0. So does scikit-survival, given those samples twice.
+resample of them. A sample with G = 0 is ignored. scikit-survival gives the same if it gets those samples twice.
 """
 
 from typing import Any
@@ -18,26 +18,26 @@ from pomona.metrics.bootstrap import intervals
 from pomona.metrics.nan_safe import Array, defined, divide, require_finite, row_means
 
 _CELLS = 1 << 21  # pairs held at a time: 16 MB
-_NONE = 1e-9  # a probability below is one of 0, but for rounding: G is never below 1 / n else
+_NONE = 1e-9  # smaller probabilities are 0 up to rounding: otherwise G is at least 1 / n
 _TINY = np.finfo(float).tiny
 RESAMPLES = 200
 
 
 def risk(survival: Array) -> Array:
-    """Probabilities (n, K) of surviving K times -> (n,) the sum of the cumulative hazards -log S at these times.
+    """Return the sum of the cumulative hazards -log S at K times, from survival probabilities (n, K): (n,).
 
-    The larger, the earlier an event is expected. At times that are quantiles of event times it is, but for a factor,
-    the number of events expected under a sample's hazard ("ensemble mortality": Ishwaran et al., "Random survival
-    forests", Annals of Applied Statistics 2008).
+    Larger values mean an earlier expected event. At times that are quantiles of event times it is, up to a factor, the
+    number of events expected under a sample's hazard ("ensemble mortality": Ishwaran et al., "Random survival forests",
+    Annals of Applied Statistics 2008).
     """
     expected: Array = -np.log(np.maximum(survival, _TINY)).sum(axis=1)
     return expected
 
 
 def kaplan_meier(targets: Array, weights: Array, at: Array, censoring: bool = False) -> Array:
-    """The product-limit estimate of the share without an event beyond each time ``at`` (K,): (R, K).
+    """Return the product-limit estimate of the share without an event beyond each time ``at`` (K,): (R, K).
 
-    Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 1958. With ``censoring`` that of the
+    Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 1958. With ``censoring``, of the
     share not censored.
     """
     order = np.argsort(targets[:, 0], kind="stable")
@@ -52,17 +52,17 @@ def kaplan_meier(targets: Array, weights: Array, at: Array, censoring: bool = Fa
 
 
 def c_index(survival: Array, targets: Array, weights: Array) -> Array:
-    """The share of comparable pairs in which the earlier event has the larger ``risk``, a tie of risks counting half.
+    """Return the share of comparable pairs in which the earlier event has the larger ``risk``, with ties counting half.
 
-    A pair is comparable if the one with the earlier time had its event, or both times are one and only that one had.
-    A pair of samples counts the product of their weights. Harrell et al., "Evaluating the yield of medical tests", JAMA
-    1982. NaN without a comparable pair.
+    A pair is comparable if the sample with the earlier time had its event, or if both times are equal and only that one
+    had an event. A pair's weight is the product of its samples' weights. Harrell et al., "Evaluating the yield of
+    medical tests", JAMA 1982. NaN without a comparable pair.
     """
     return _concordance(risk(survival), targets, weights, weights)
 
 
 def uno_c(survival: Array, targets: Array, weights: Array) -> Array:
-    """As ``c_index``, each pair weighed by 1 / G(T)^2 of its earlier time: what it estimates hangs on no censoring.
+    """Return ``c_index`` with pairs weighted by 1 / G(T)^2 at their earlier time, to remove the effect of censoring.
 
     Uno et al., "On the C-statistics for evaluating overall adequacy of risk prediction procedures with censored
     survival data", Statistics in Medicine 2011.
@@ -71,12 +71,12 @@ def uno_c(survival: Array, targets: Array, weights: Array) -> Array:
 
 
 def dynamic_auroc(survival: Array, targets: Array, weights: Array, at: Array) -> Array:
-    """The mean over times t of the AUROC of 1 - S(t) for who has had the event by t against who is known to go on.
+    """Return the mean over times t of the AUROC of 1 - S(t), for events by t against samples known to survive t.
 
-    Cases by t are weighed by 1 / G(T) (Uno et al., JASA 2007); times by how many events lie before them since the last
+    Cases by t are weighted by 1 / G(T) (Uno et al., JASA 2007); times by the number of events since the previous time
     (Lambert and Chevret, "Summary measure of discrimination in survival models based on cumulative/dynamic
-    time-dependent ROC curves", Statistical Methods in Medical Research 2014). Of ``at``, those within the
-    samples' times.
+    time-dependent ROC curves", Statistical Methods in Medical Research 2014). Of ``at``, only those within the samples'
+    times are used.
     """
     time, event = targets[:, 0], targets[:, 1] > 0
     within = _within(time, at)
@@ -94,11 +94,12 @@ def dynamic_auroc(survival: Array, targets: Array, weights: Array, at: Array) ->
 
 
 def integrated_brier(survival: Array, targets: Array, weights: Array, at: Array) -> Array:
-    """The squared distance of S(t) from being without event at t, as a mean over samples and over the time between the
-    first and the last of ``at`` within the samples' times (trapezoids); undefined with fewer than two, or no event.
+    """Return the squared distance of S(t) from the event-free status at t, averaged over samples and time.
 
-    Who had the event by t is weighed by 1 / G(T), who goes on by 1 / G(t). Graf et al., "Assessment and comparison of
-    prognostic classification schemes for survival data", Statistics in Medicine 1999.
+    Time is from the first to the last of ``at`` within the samples' times (trapezoids); undefined for fewer than two,
+    or without events. Samples with an event by t are weighted by 1 / G(T), those that survive t by 1 / G(t). Graf et
+    al., "Assessment and comparison of prognostic classification schemes for survival data", Statistics in Medicine
+    1999.
     """
     time, event = targets[:, 0], targets[:, 1] > 0
     at, survival = (part[..., _within(time, at)] for part in (at, survival))
@@ -113,8 +114,9 @@ def integrated_brier(survival: Array, targets: Array, weights: Array, at: Array)
 
 
 def surprise(survival: Array, targets: Array, at: Array) -> Array:
-    """-log of the probability of what was seen: (n,). An event in an interval between two times, or survival of those
-    times that were passed without one.
+    """Return -log of the probability of each observation: (n,).
+
+    An observation is an event in an interval between two times, or survival of the times that were passed without one.
     """
     padded = np.pad(survival, ((0, 0), (1, 0)), constant_values=1.0)
     passed, ended = passages(targets, at)
@@ -125,8 +127,9 @@ def surprise(survival: Array, targets: Array, at: Array) -> Array:
 
 
 def passages(targets: NDArray[Any], at: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """How many of the times ``at`` (K,) each sample is known to have survived, and whether its event fell before the
-    next: (n,) each. A time is the end of its interval: an event at it fell within.
+    """Return how many times ``at`` (K,) each sample survived, and whether its event fell before the next: (n,) each.
+
+    A time is the end of its interval: an event at that time falls within it.
     """
     time, event = np.asarray(targets[:, 0], dtype=float), targets[:, 1] > 0
     passed = np.where(event, np.searchsorted(at, time, side="left"), np.searchsorted(at, time, side="right"))
@@ -140,11 +143,11 @@ def evaluate_survival(
     generator: np.random.Generator | None = None,
     resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
-    """Evaluate probabilities (n, K) of surviving beyond times ``at`` (K,); ready for JSON, None for what is undefined.
+    """Evaluate probabilities (n, K) of surviving beyond times ``at`` (K,); returns JSON values, None if undefined.
 
-    The keys: ``samples``; ``events``; ``loss``: the mean surprise; ``c_index``, ``uno_c``, ``dynamic_auroc`` and
-    ``integrated_brier``; ``intervals``: their 95 % confidence intervals by the bootstrap, in which the numbers of
-    events and of censored samples stay. Raises DivergedError if the probabilities are not finite.
+    The keys: ``samples``; ``events``; ``loss``: the mean negative log-likelihood; ``c_index``, ``uno_c``,
+    ``dynamic_auroc`` and ``integrated_brier``; ``intervals``: their 95 % confidence intervals by the bootstrap, which
+    keeps the numbers of events and of censored samples. Raises DivergedError if the probabilities are not finite.
     """
     p, truth = np.asarray(survival, dtype=float), np.asarray(targets, dtype=float)
     require_finite(p)
@@ -174,7 +177,7 @@ FIGURES = ("c_index", "uno_c", "dynamic_auroc", "integrated_brier")
 
 
 def _concordance(risks: Array, targets: Array, weights: Array, firsts: Array) -> Array:
-    """Pairs count the weight (R, n) of their later sample times that of their first."""
+    """Return the concordance; a pair's weight is that (R, n) of its later sample times that of its first."""
     time, event = targets[:, 0], targets[:, 1] > 0
     right, pairs = np.zeros(len(weights)), np.zeros(len(weights))
     early = np.flatnonzero(event)
@@ -190,7 +193,7 @@ def _concordance(risks: Array, targets: Array, weights: Array, firsts: Array) ->
 
 
 def _uncensored(targets: Array, weights: Array, at: Array) -> Array:
-    """1 / G at some times (R, K), 0 where G is 0."""
+    """Return 1 / G at some times (R, K), 0 where G is 0."""
     share = kaplan_meier(targets, weights, at, censoring=True)
     return np.nan_to_num(divide(1.0, np.where(share > _NONE, share, 0.0)))
 

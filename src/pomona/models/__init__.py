@@ -1,8 +1,8 @@
-"""The networks, by name: plain ``nn.Module``s, imported and built only when asked for.
+"""The networks, by name: plain ``nn.Module``s, imported and built only on request.
 
 A family is a function ``(settings, input_shape, n_outputs, vocabulary) -> nn.Module`` and a line in ``MODELS``; a
-user's own is named as ``module:function``, or ``module:Class`` for a class of networks. PyTorch is imported by the
-families, not here: settings and listings stay light.
+user's own is given as ``module:function``, or ``module:Class`` for a class of networks. PyTorch is imported by the
+families, not here, to keep settings and listings light.
 """
 
 from typing import TYPE_CHECKING
@@ -44,12 +44,12 @@ def build(
     seed: int = 0,
     output_shape: tuple[int, ...] | None = None,
 ) -> "nn.Module":
-    """Build a network, its weights from ``model.init`` or drawn from ``seed``, with what is not trained frozen.
+    """Build a network with weights from ``model.init`` or drawn from ``seed``, and freeze what is not trained.
 
-    PyTorch's global generator is left as it was.
+    PyTorch's global generator is left unchanged.
 
     Args:
-        settings: which network, and, where it sees patches of samples, of which size.
+        settings: the network, and the patch size if it receives patches of samples.
         input_shape: of one sample: (C, H, W) of an image, (C, D, H, W) of a volume, (F,) of a table's row, (T,) of a
             text.
         n_outputs: K, the width of the output.
@@ -59,7 +59,7 @@ def build(
 
     Raises:
         ConfigError: an unknown model, or one that does not fit the samples, the outputs, the weights in ``model.init``
-            or the machine's memory; or nothing of it is trained.
+            or the machine's memory; or no part of it is trained.
     """
     import torch
 
@@ -80,10 +80,10 @@ def build(
 
 
 def outline(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int = 0) -> "nn.Module":
-    """The tensors of a network that runs no own code, by name and shape, on the meta device: no memory is taken.
+    """Build a network on the meta device, for its tensors' names and shapes; takes no memory and runs no own code.
 
     Arguments as for ``build``; the weights in ``model.init`` are not read. Raises ConfigError for a name that is
-    neither registered nor a package's, or what does not fit the samples.
+    neither registered nor a package's, or a network that does not fit the samples.
     """
     import torch
 
@@ -98,7 +98,7 @@ def outline(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: in
 def _made(
     settings: ModelSettings, given: "Weights | None", input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
 ) -> "nn.Module":
-    """The network, with its weights where they are given, and what is not trained frozen."""
+    """Build the network, with its weights if given, and freeze what is not trained."""
     from torch import nn
 
     from pomona.models import lora, packages, trained_part, weights

@@ -1,4 +1,4 @@
-"""What a network computes for one sample, known by its shapes alone: no memory is taken."""
+"""Size of a network's activations, determined from shapes without allocating memory."""
 
 import torch
 from torch import Tensor, nn
@@ -7,18 +7,18 @@ MOST_BYTES = 2**31  # of one layer's output for one sample
 
 
 def require_small(outline: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tuple[int, ...] | None:
-    """The shape of the outputs (1, ...) that a network on the meta device gives for one sample.
+    """Return the shape of the outputs (1, ...) of a network on the meta device for one sample.
 
-    The weights of a network do not tell how large a sample may be: one of a few megabytes takes gigabytes for an image
-    of 8192 x 8192.
+    The size of the weights does not limit the activations: a network of a few megabytes needs gigabytes for an image of
+    8192 x 8192.
 
     Args:
         outline: the network.
-        input_shape: of one sample as the network takes it.
-        tokens: whether its values are token numbers.
+        input_shape: of one sample as the network receives it.
+        tokens: whether its values are token ids.
 
     Returns:
-        The shape; None for a network that does not run on the meta device, of which nothing is known.
+        The shape; None if the network cannot run on the meta device.
 
     Raises:
         ValueError: a layer's output has more than ``MOST_BYTES`` bytes in float32.

@@ -1,4 +1,4 @@
-"""Compatibility of a network with the data, checked before training with one-line errors."""
+"""Checks before training that a network fits the data, with one-line errors."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from pomona.storage.mapped_array import machine_memory
 
 
 def image(name: str, input_shape: tuple[int, ...], vocabulary: int) -> tuple[int, int, int]:
-    """(C, H, W) of the samples. Raises ConfigError unless they are images."""
+    """Return the samples' (C, H, W). Raises ConfigError unless they are images."""
     if vocabulary or len(input_shape) != 3:
         other = "fasttext" if vocabulary else "mlp or logistic"
         if len(input_shape) == 4:
@@ -26,14 +26,14 @@ def image(name: str, input_shape: tuple[int, ...], vocabulary: int) -> tuple[int
 
 
 def features(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
-    """Number of values in a sample. Raises ConfigError if the values are tokens."""
+    """Return the number of values in a sample. Raises ConfigError if the values are tokens."""
     if vocabulary:
         raise ConfigError(f"model.name={name} takes images or tables, but the samples are texts; take fasttext")
     return prod(input_shape)
 
 
 def tokens(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
-    """Number of tokens in the vocabulary. Raises ConfigError unless the samples are texts."""
+    """Return the number of tokens in the vocabulary. Raises ConfigError unless the samples are texts."""
     if not vocabulary:
         raise ConfigError(
             f"model.name={name} takes texts, but the samples have no vocabulary (shape {input_shape}); take mlp"
@@ -43,7 +43,7 @@ def tokens(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
 
 
 def called(family: Callable[..., object], name: str, *arguments: object) -> object:
-    """Build a network from a family and its four arguments. Raises ConfigError before the call if it does not fit."""
+    """Call a family with its four arguments. Raises ConfigError before the call if they do not fit its signature."""
     wanted = "(settings, input_shape, n_outputs, vocabulary)"
     try:
         takes = not isinstance(family, nn.Module) and inspect.signature(family).bind(*arguments)
@@ -58,10 +58,10 @@ def called(family: Callable[..., object], name: str, *arguments: object) -> obje
 
 
 def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) -> nn.Module:
-    """A network of a user's own class. Raises ConfigError if the class does not take the arguments."""
+    """Construct a network of a user's own class. Raises ConfigError if the class does not accept the arguments."""
     try:
         return kind(**args)
-    except Exception as fault:  # the class's own checks, of any kind
+    except Exception as fault:  # the class's own checks raise any type
         line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
         raise ConfigError(f"model.name={name} cannot be built ({line}); see model.args") from fault
 
@@ -69,12 +69,12 @@ def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) ->
 def verified(
     module: object, name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ...], vocabulary: int
 ) -> nn.Module:
-    """The module, once samples of zeros have passed through it: one in evaluation mode, then two in training mode.
+    """Return the module after a trial with zero samples: one in evaluation mode, then two in training mode.
 
-    Its buffers are left as they were. Two, because BatchNorm takes no single value a channel.
+    Its buffers are left unchanged. Two samples, because BatchNorm rejects a single value per channel.
 
-    Raises ConfigError if it is no ``nn.Module``, has no trained parameters, rejects the samples, or its outputs are not
-    one tensor (b, *output_shape) in both modes.
+    Raises ConfigError if it is not an ``nn.Module``, has no trained parameters, rejects the samples, or its outputs are
+    not one tensor (b, *output_shape) in both modes.
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model.name={name} made a {type(module).__name__}; the function must return an nn.Module")
@@ -96,7 +96,7 @@ def verified(
 def _require_outputs(
     network: Callable[[Tensor], object], samples: Tensor, output_shape: tuple[int, ...], name: str, mode: str
 ) -> None:
-    """Raise ConfigError unless a network turns samples (b, ...) into one tensor (b, *output_shape)."""
+    """Raise ConfigError unless a network maps samples (b, ...) to one tensor (b, *output_shape)."""
     try:
         with torch.no_grad():
             outputs = network(samples)
@@ -119,7 +119,7 @@ def _require_outputs(
 
 
 def require_room(outline: nn.Module, name: str) -> None:
-    """Raise ConfigError for a network, known by its shapes, whose weights alone would not fit into memory."""
+    """Raise ConfigError if the weights of a network on the meta device would not fit into memory."""
     need = sum(tensor.nbytes for tensor in (*outline.parameters(), *outline.buffers()))
     if need > machine_memory():
         raise ConfigError(

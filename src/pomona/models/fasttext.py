@@ -1,9 +1,9 @@
 """The text classifier of the FedALA experiments: embedding, mean, two linear layers.
 
 Joulin et al., "Bag of Tricks for Efficient Text Classification", EACL 2017, in the form that Zhang et al., "FedALA",
-AAAI 2023, use: the mean runs over the padded sequence (token 0 is a row of zeros, yet counts), and nothing stands
-between the two linear layers. With 98,635 tokens, width 32 and 4 classes it has 98,635 * 32 + (32 + 1) * 32 + (32 +
-1) * 4 = 3,157,508 parameters.
+AAAI 2023, use: the mean includes padding (token 0 is a zero row, but counts), and there is no activation between the
+two linear layers. With 98,635 tokens, width 32 and 4 classes it has 98,635 * 32 + (32 + 1) * 32 + (32 + 1) * 4 =
+3,157,508 parameters.
 """
 
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ class FastText(nn.Module):
         self.fc = nn.Linear(width, n_outputs)
 
     def forward(self, text: Tensor) -> Tensor:
-        """(B, T) int32 or int64 token numbers -> (B, K) logits."""
+        """Map (B, T) int32 or int64 token ids to (B, K) logits."""
         logits: Tensor = self.fc(self.fc1(self.embedding(text).mean(dim=1)))
         return logits
 

@@ -1,7 +1,6 @@
-"""A network cut in two: what its frozen part computes of a sample, and all that follows.
+"""Splitting a network into its frozen prefix and the trained rest.
 
-Between the two stand the sample's features, one tensor. They are the same in every round, so that they need be computed
-only once.
+The features between them, one tensor, are the same in every round, so they are computed only once.
 """
 
 from collections.abc import Callable
@@ -18,13 +17,13 @@ from pomona.models.trained_part import training_mode
 
 @dataclass(frozen=True)
 class Cut:
-    """``network(x)`` is ``rest(features(x))``.
+    """A split network: ``network(x)`` is ``rest(features(x))``.
 
     Attributes:
-        features: samples (b, ...) -> what the frozen part hands on: one tensor (b, ...), or several
-            side by side (b, f).
+        features: samples (b, ...) -> the output of the frozen prefix: one tensor (b, ...), or several concatenated to
+            (b, f).
         shape: of one sample's features.
-        rest: the network from there on; its parameters and buffers are the network's own, by the same names.
+        rest: the remaining network; its parameters and buffers are the network's own, with the same names.
     """
 
     features: Callable[[Tensor], Tensor]
@@ -33,15 +32,15 @@ class Cut:
 
 
 def cut(module: nn.Module, sample: Tensor) -> Cut | None:
-    """Cut a network before the first operations that are trained, random, or mix the samples of a batch.
+    """Split a network before the first operation that is trained, random, or mixes the samples of a batch.
 
     Args:
         module: any network; it is left in evaluation mode.
-        sample: of a batch of one, of any values, as the network takes it.
+        sample: a batch of one, with any values, as network input.
 
     Returns:
-        None where no frozen layer comes first, or where the network's code cannot be followed (``torch.fx``): where
-        it branches on values, for example, or on the mode that it runs in.
+        None if the network does not start with a frozen layer, or cannot be traced (``torch.fx``), e.g. because it
+        branches on values or on its mode.
     """
     training_mode(module)()
     try:
@@ -52,13 +51,13 @@ def cut(module: nn.Module, sample: Tensor) -> Cut | None:
         module.eval()
         with torch.no_grad():
             same = found is not None and torch.allclose(found.rest(found.features(sample)), module(sample), atol=1e-5)
-    except Exception:  # tracing runs the network's own code: anything may come
+    except Exception:  # tracing runs the network's own code, which may raise anything
         return None
     return found if same else None
 
 
 def _cut(module: nn.Module, graph: fx.Graph, two: "_Early", three: "_Early") -> Cut | None:
-    """The cut behind what is early, from what it makes of two samples and of three."""
+    """Split after the early operations, using their results for two and for three samples."""
     early = two.found
     handed = [node for node in early if any(user in two.late for user in node.users)]
     parts = [node for node in handed if isinstance(early[node], Tensor)]
@@ -75,9 +74,9 @@ def _cut(module: nn.Module, graph: fx.Graph, two: "_Early", three: "_Early") -> 
 
 
 class _Tracer(fx.Tracer):
-    """Follows a network down to PyTorch's own layers, those that are adapted, and parts that are frozen as a whole.
+    """Tracer that stops at PyTorch's own layers, at adapted layers, and at completely frozen parts.
 
-    The code of a frozen part need not be followed; it may branch on the sizes of its input, as padding does.
+    The code of a frozen part is not traced; it may branch on the sizes of its input, as padding does.
     """
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -87,11 +86,11 @@ class _Tracer(fx.Tracer):
 
 
 class _Early(fx.Interpreter):
-    """Which operations see nothing trained, draw nothing, and treat each sample alone.
+    """Finds operations that use nothing trained, are deterministic, and treat each sample separately.
 
     Attributes:
         found: the results of those that depend on the samples.
-        late: all that are not early; what is neither does not depend on the samples.
+        late: operations that are not early; operations in neither do not depend on the samples.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -101,7 +100,7 @@ class _Early(fx.Interpreter):
 
     @torch.no_grad()
     def followed(self, samples: Tensor) -> "_Early":
-        """Follow what becomes of some samples, as far as it is early."""
+        """Run the early operations on some samples."""
         with torch.random.fork_rng(devices=[]):
             self.run(samples)
         return self
@@ -119,7 +118,7 @@ class _Early(fx.Interpreter):
         return value
 
     def _changes(self, n: fx.Node) -> bool:
-        """Whether a parameter is trained, or a layer normalises over the batch."""
+        """Return whether a node has trained parameters, or normalises over the batch."""
         if n.op not in {"get_attr", "call_module"}:
             return False
         part = self.fetch_attr(str(n.target))
@@ -130,7 +129,7 @@ class _Early(fx.Interpreter):
 
 
 def _network(module: nn.Module, graph: fx.Graph) -> fx.GraphModule:
-    """A graph with the parts of a network that it uses."""
+    """Return a graph module with the parts of the network that the graph uses."""
     made = fx.GraphModule(module, graph)
     made.graph.eliminate_dead_code()
     made.delete_all_unused_submodules()
@@ -139,7 +138,7 @@ def _network(module: nn.Module, graph: fx.Graph) -> fx.GraphModule:
 
 
 def _first(graph: fx.Graph, early: _Early, parts: list[fx.Node]) -> fx.Graph:
-    """The operations up to the features."""
+    """Return the graph of the operations up to the features."""
     made, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
         if node not in early.late:
@@ -158,7 +157,7 @@ def _rest(
     parts: list[tuple[fx.Node, tuple[int, ...]]],
     numbers: dict[fx.Node, tuple[Any, Any]],
 ) -> fx.Graph:
-    """The operations after the features: ``parts`` with their shapes, ``numbers`` as they are of 2 and 3 samples."""
+    """Return the graph after the features: ``parts`` with shapes, ``numbers`` with values for 2 and 3 samples."""
     made, copies, stop = fx.Graph(), dict[fx.Node, Any](), 0
     features = made.placeholder("features")
     for node, shape in parts:
@@ -173,5 +172,5 @@ def _rest(
 
 
 def part(features: Tensor, start: int, stop: int, shape: tuple[int, ...]) -> Tensor:
-    """One of several features (b, *shape) that stand side by side in (b, f)."""
+    """Extract one of several features (b, *shape) that are concatenated in (b, f)."""
     return features[:, start:stop].reshape(-1, *shape)

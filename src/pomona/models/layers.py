@@ -4,11 +4,11 @@ from torch import nn
 
 
 def layers(module: nn.Module) -> list[tuple[str, list[str]]]:
-    """The layers of a network from input to output: (path, names of its parameters); each parameter is in one layer.
+    """Return the layers of a network from input to output as (path, parameter names); each parameter is in one layer.
 
-    Layers and names stand in order of registration, so that each layer is a slice of the parameters in a row. A layer
-    is a submodule that owns parameters directly; a module with the attribute ``parameter_blocks``, a tuple of paths,
-    has everything below one of these paths counted as one layer instead.
+    Layers and names are in order of registration, so that each layer is a contiguous slice of the parameters. A layer
+    is a submodule that owns parameters directly; in a module with the attribute ``parameter_blocks``, a tuple of paths,
+    everything below one of these paths counts as one layer instead.
     """
     blocks: tuple[str, ...] = getattr(module, "parameter_blocks", ())
     owned: dict[str, list[str]] = {}

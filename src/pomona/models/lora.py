@@ -1,14 +1,14 @@
-"""Low-rank adaptation (LoRA; Hu et al., ICLR 2022): a frozen layer and a trained change of low rank beside it.
+"""Low-rank adaptation (LoRA; Hu et al., ICLR 2022): a frozen layer plus a trained change of low rank.
 
     h = W x + b + s B A x,   A (r, in), B (out, r), s = alpha / r        (equation 3)
 
-A is drawn as PyTorch draws a layer's weight, and B starts at 0: the network starts as it was. Of a convolution, A is a
-convolution of the same geometry to r channels, and B one of kernel size 1.
+A is drawn as PyTorch draws a layer's weight, and B starts at 0, so that the network initially does not change. For a
+convolution, A is a convolution of the same geometry to r channels, and B one of kernel size 1.
 
-The ``peft`` package (0.21.2) has the same layers. With the same A and B its outputs are these to the bit, of a linear
-layer and of a strided convolution, and its trained numbers would make a row of the same length. It is not used: it
-brings ten packages, ``transformers`` and ``accelerate`` among them, 95 MB in all, and takes 5 s to import, where what
-is needed is the class below.
+The ``peft`` package (0.21.2) has the same layers. With the same A and B, its outputs are identical to the bit for a
+linear layer and a strided convolution, and its trained parameters would make a row of the same length. It is not used
+because it brings ten packages, including ``transformers`` and ``accelerate``, 95 MB in all, and takes 5 s to import,
+where the class below is sufficient.
 """
 
 import torch
@@ -21,7 +21,7 @@ Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 class Lora(nn.Module):
-    """A frozen layer, and the trained change A, B beside it."""
+    """A frozen layer with a trained change A, B."""
 
     def __init__(self, frozen: nn.Linear | Convolution, rank: int, scale: float) -> None:
         super().__init__()
@@ -38,32 +38,32 @@ class Lora(nn.Module):
         nn.init.zeros_(self.b.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the frozen layer's, and the change's."""
+        """Return the frozen layer's output plus the change."""
         y: Tensor = self.frozen(x) + self.scale * self.b(self.a(x))
         return y
 
     @property
     def weight(self) -> Tensor:
-        """W + s B A, of W's shape: attention reads its output layer's tensors, and does not call the layer."""
+        """W + s B A, in W's shape; attention reads its output layer's tensors instead of calling the layer."""
         change = self.b.weight.flatten(1) @ self.a.weight.flatten(1)
         return self.frozen.weight + self.scale * change.view_as(self.frozen.weight)
 
     @property
     def bias(self) -> Tensor | None:
-        """The frozen layer's."""
+        """The frozen layer's bias."""
         return self.frozen.bias
 
     @torch.no_grad()
     def merged(self) -> nn.Linear | Convolution:
-        """The frozen layer with the change added to its weight, in place."""
+        """Return the frozen layer with the change added to its weight, in place."""
         self.frozen.weight.copy_(self.weight)
         return self.frozen
 
 
 def insert(module: nn.Module, rank: int, scale: float, on: tuple[str, ...]) -> None:
-    """Put LoRA on the layers whose paths match a glob of ``on``. Raises ConfigError for a layer that has no such form.
+    """Add LoRA to the layers whose paths match a glob of ``on``. Raises ConfigError for unsupported layers.
 
-    Every other parameter is frozen.
+    All other parameters are frozen.
     """
     parts = dict(module.named_modules())
     module.requires_grad_(False)
@@ -86,7 +86,7 @@ def insert(module: nn.Module, rank: int, scale: float, on: tuple[str, ...]) -> N
 
 
 def merge(module: nn.Module) -> nn.Module:
-    """The network with every change added to its layer: the architecture as it was before ``insert``."""
+    """Merge all changes into their layers, which restores the architecture before ``insert``."""
     for path, part in list(module.named_modules()):
         if isinstance(part, Lora):
             module.set_submodule(path, part.merged())

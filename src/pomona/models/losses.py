@@ -1,15 +1,15 @@
-"""The loss of each sample, by kind of targets; who averages over samples is the objective's business."""
+"""Per-sample losses by type of targets; the objective averages them."""
 
 import torch
 from torch import Tensor, nn
 
-SMOOTH = 1e-5  # as in MONAI: a class that is neither there nor claimed has a Dice of 1
+SMOOTH = 1e-5  # as in MONAI: a class that is neither present nor predicted has a Dice of 1
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """-log softmax(outputs)[target]: (B, K) logits, (B,) int64 classes -> (B,).
 
-    Targets may be masses (B, K) on the classes. With ``smoothing`` that share of the target's mass is spread over all
+    Targets may be probabilities (B, K). With ``smoothing`` that share of the target's mass is spread over all
     classes (Szegedy et al., CVPR 2016, section 7).
     """
     if targets.is_floating_point() and smoothing:
@@ -20,7 +20,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> T
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean over labels of the binary cross-entropy: (B, K) logits, (B, K) zeros and ones as float -> (B,).
 
-    Targets may be masses (B, K, 2) on yes and on no.
+    Targets may be probabilities (B, K, 2) of yes and no.
     """
     if targets.dim() > outputs.dim():
         yes, no = targets.unbind(-1)
@@ -36,8 +36,8 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 def hazard_surprise(outputs: Tensor, targets: Tensor) -> Tensor:
     """-log of the probability of a sequence of intervals: (B, K) logits of hazards, (B, 2, K) targets -> (B,).
 
-    The hazard h_k = sigmoid(z_k) is the probability of an event in interval k of who has reached it. A target says a_k,
-    whether interval k was reached and its end seen, and e_k, whether the event was in it. The loss is
+    The hazard h_k = sigmoid(z_k) is the probability of an event in interval k given that it is reached. A target has
+    a_k, whether interval k was reached and its end observed, and e_k, whether the event was in it. The loss is
 
         sum_k -e_k log h_k - (a_k - e_k) log(1 - h_k) = sum_k a_k softplus(z_k) - e_k z_k
 
@@ -51,16 +51,17 @@ def hazard_surprise(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def cross_entropy_dice(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy of a sample's pixels, and 1 less the mean of its soft Dice over all classes.
+    """Return a sample's mean pixel cross-entropy, plus 1 minus the mean of its soft Dice over all classes.
 
-    (B, C, *S) logits, (B, *S) int64 classes or (B, C, *S) probabilities -> (B,). The Dice is that of one sample, so
-    that a loss never depends on the samples beside it (Milletari et al., 3DV 2016; smoothed as in MONAI's DiceCELoss).
+    (B, C, *S) logits, (B, *S) int64 classes or (B, C, *S) probabilities -> (B,). Dice is computed per sample, so that a
+    loss never depends on the other samples in the batch (Milletari et al., 3DV 2016; smoothed as in MONAI's
+    DiceCELoss).
     """
     return _cross_entropy_dice(outputs, targets, first=0)
 
 
 def cross_entropy_foreground_dice(outputs: Tensor, targets: Tensor) -> Tensor:
-    """As ``cross_entropy_dice``, with the Dice of all classes but the first, the background."""
+    """As ``cross_entropy_dice``, with Dice over all classes except the first, the background."""
     return _cross_entropy_dice(outputs, targets, first=1)
 
 
@@ -74,6 +75,6 @@ def _cross_entropy_dice(outputs: Tensor, targets: Tensor, first: int) -> Tensor:
 
 
 def _shares(targets: Tensor, classes: int) -> Tensor:
-    """(B, *S) class numbers -> (B, C, *S), whether each is this class."""
+    """Return one-hot masks: (B, *S) class numbers -> (B, C, *S)."""
     numbers = torch.arange(classes, device=targets.device).reshape(-1, *[1] * (targets.dim() - 1))
     return targets.unsqueeze(1) == numbers

@@ -1,4 +1,4 @@
-"""Fully connected networks on flattened samples: multinomial logistic regression, and with hidden layers."""
+"""Fully connected networks on flattened samples: multinomial logistic regression and MLPs."""
 
 from collections import OrderedDict
 from itertools import pairwise

@@ -1,7 +1,7 @@
-"""Networks of other packages by name: torchvision, timm and MONAI. Their weights come from ``model.init``.
+"""Networks from other packages by name: torchvision, timm and MONAI. Their weights come from ``model.init``.
 
-A name and arguments may stand in another party's file. Nothing is fetched or unpickled for them, and what they make is
-bounded: the numbers among the arguments, and the modules of the network.
+Names and arguments may come from another party's file. Nothing is downloaded or unpickled for them, and the size of the
+networks is limited, by the numbers among the arguments and by the number of modules.
 """
 
 import inspect
@@ -18,25 +18,25 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from pomona.core.errors import ConfigError, with_extra
 
-# Beginnings of arguments that would fetch weights, or unpickle a file of them.
+# Prefixes of arguments that would download weights, or unpickle a file of them.
 FETCHING = ("pretrained", "weights", "checkpoint", "bin_checkpoint", "cache_dir")
-ELSEWHERE = "monai.networks.nets.transchex"  # networks on a language model that their constructor fetches
-LARGEST = 10**6  # number among the arguments
-MODULES = 20_000  # of one network
+ELSEWHERE = "monai.networks.nets.transchex"  # networks with a language model that their constructor downloads
+LARGEST = 10**6  # largest number in the arguments
+MODULES = 20_000  # modules in one network
 
 
 def package(name: str) -> str | None:
-    """The package that a network's name begins with; None for any other name."""
+    """Return the package at the start of a network's name; None if there is none."""
     first, colon, _ = name.partition(":")
     return first if colon and first in PACKAGES else None
 
 
 def build(name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    """A package's network for samples (C, *sides) and K outputs.
+    """Build a package's network for samples (C, *sides) and K outputs.
 
     Raises:
-        ConfigError: a package that is not there, a name that it does not know, arguments that the network does not
-            take, or those that would fetch weights.
+        ConfigError: the package is not installed, does not have the network, or the arguments are unknown or would
+            download weights.
     """
     first, _, rest = name.partition(":")
     require(first, f"model.name={name}")
@@ -49,18 +49,18 @@ def build(name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_ou
             return PACKAGES[first](rest, dict(args), input_shape, n_outputs)
     except ConfigError:
         raise
-    except Exception as fault:  # the package's own checks, of any kind
+    except Exception as fault:  # the package's own checks raise any type
         line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
         raise ConfigError(f"model.name={name} cannot be built ({line}); see model.args") from fault
 
 
 def require(first: str, what: str) -> None:
-    """Import a package for ``what`` asks for it. Raises ConfigError if it is not there, or does not fit the others."""
+    """Import a package that ``what`` needs. Raises ConfigError if it is missing or incompatible."""
     if find_spec(first) is None:
         raise ConfigError(f"{what} needs {first}; {with_extra(first)}")
     try:
         import_module(first)
-    except Exception as fault:  # binaries for another PyTorch raise what they like
+    except Exception as fault:  # binaries for another PyTorch raise any type
         line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
         raise ConfigError(
             f"{what} needs {first}, which cannot be imported ({line}); install torch, torchvision and "
@@ -103,13 +103,13 @@ def _monai(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outp
 
 
 def _unfetched(builder: Callable[..., nn.Module]) -> dict[str, Any]:
-    """The arguments with which a builder fetches no weights; some fetch them unless told not to."""
+    """Return arguments that prevent a builder from downloading weights, as some do by default."""
     takes = inspect.signature(builder).parameters.values()
     return {p.name: False if isinstance(p.default, bool) else None for p in takes if p.name.startswith(FETCHING)}
 
 
 def _largest(value: Any) -> float:
-    """The largest absolute number in a JSON value; 0 without any."""
+    """Return the largest absolute number in a JSON value; 0 without any."""
     if isinstance(value, dict | list | tuple):
         return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0)
     return abs(value) if isinstance(value, int | float) else 0
@@ -117,7 +117,7 @@ def _largest(value: Any) -> float:
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    """Raise ConfigError once more than ``MODULES`` modules have been made."""
+    """Raise ConfigError when more than ``MODULES`` modules are created."""
     made = count(1)
 
     def another(*_: object) -> None:
@@ -133,7 +133,7 @@ def _bounded() -> Iterator[None]:
 
 def _require_known(first: str, name: str, known: Any) -> None:
     if name not in known:
-        close = get_close_matches(name, known, n=3)  # of a thousand, so that no message shows them all
+        close = get_close_matches(name, known, n=3)  # of a thousand, too many for a message
         said = f"did you mean {' or '.join(close)}?" if close else f"see the list in the documentation of {first}"
         raise ConfigError(f"unknown model.name={first}:{name}; {said}")
 

@@ -1,8 +1,8 @@
 """A model as a vector: the map between an ``nn.Module``'s tensors and one contiguous row in R^d.
 
-The parameters stand in layer order, so a layer, the head or the top p layers are slices of the row. Convolution
-weights are laid out channels-last inside their slice: a view of the row is then what the fast kernels want, and the
-row itself is plain numbers to everyone else.
+Parameters are stored in layer order, so a layer, the head or the top p layers are slices of the row. Convolution
+weights are laid out channels-last inside their slice: a view of the row then has the layout of the fast kernels, and
+for everything else the row is plain numbers.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Buffers = Literal["local", "average"]
 
 @dataclass(frozen=True)
 class ParameterSlice:
-    """One tensor's place: elements [start, stop) of a row; ``shape`` is the module's own."""
+    """Position of a tensor: elements [start, stop) of a row; ``shape`` is the module's own."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class ParameterSlice:
     stop: int
 
     def view(self, rows: Tensor) -> Tensor:
-        """This tensor inside rows (..., d), as a view of shape (..., *shape)."""
+        """View this tensor in rows (..., d), with shape (..., *shape)."""
         part = rows[..., self.start : self.stop]
         if len(self.shape) == 4:
             o, i, h, w = self.shape
@@ -42,11 +42,11 @@ class ParameterSpace:
     """R^d for one architecture: its trained parameters, see ``trained_part``.
 
     ``trained`` is the length of a row of parameters, which is all that a method handles. ``size`` is that of a whole
-    row: with ``buffers="average"`` the floating-point buffers (BatchNorm statistics) stand behind the parameters of a
-    model that was received from all. A row without them is evaluated with statistics estimated on the client's own
-    training data; with ``"local"`` every row is. ``layers`` are slices of a row, one a layer from input to output;
-    ``norms`` those of the tensors of normalisation layers, in order; ``padding`` those that no gradient reaches: the
-    vectors of padding tokens.
+    row: with ``buffers="average"``, received models have the floating-point buffers (BatchNorm statistics) after the
+    parameters. A row without them is evaluated with statistics estimated on the client's own training data; with
+    ``"local"`` this holds for every row. ``layers`` are slices of a row, one per layer from input to output; ``norms``
+    those of the tensors of normalisation layers, in order; ``padding`` those that no gradient reaches: the vectors of
+    padding tokens.
     """
 
     def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
@@ -73,7 +73,7 @@ class ParameterSpace:
         return tuple(entries)
 
     def _slices(self, module: nn.Module) -> tuple[slice, ...]:
-        """One slice of a row a layer, from input to output; a layer's parameters stand together."""
+        """Return one slice of a row per layer, from input to output; a layer's parameters are contiguous."""
         places = {e.name: e for e in self.parameters}
         owned = [[places[name] for name in names if name in places] for _, names in layers(module)]
         slices = tuple(slice(own[0].start, own[-1].stop) for own in owned if own)
@@ -84,19 +84,19 @@ class ParameterSpace:
         return slices
 
     def _norms(self, module: nn.Module) -> tuple[slice, ...]:
-        """The slices of a row that belong to normalisation layers."""
+        """Return the slices of a row that belong to normalisation layers."""
         kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
         paths = {path for path, part in module.named_modules() if isinstance(part, kinds)}
         return tuple(slice(e.start, e.stop) for e in self.parameters if e.name.rpartition(".")[0] in paths)
 
     @property
     def variances(self) -> tuple[slice, ...]:
-        """The slices of the statistics of a row, counted from the first of these, that are running variances."""
+        """Slices of a row's statistics, relative to their start, that are running variances."""
         found = [e for e in self.buffers if e.name.rpartition(".")[2] == "running_var"]
         return tuple(slice(e.start - self.trained, e.stop - self.trained) for e in found)
 
     def statistics_in(self, rows: Tensor) -> tuple[ParameterSlice, ...]:
-        """The buffers that rows (..., d) hold: all of the space's, or none where rows end with the parameters."""
+        """Return the buffers in rows (..., d): all of the space's, or none if the rows end with the parameters."""
         return self.buffers if rows.shape[-1] > self.trained else ()
 
     def _padding(self, module: nn.Module) -> tuple[slice, ...]:
@@ -114,7 +114,7 @@ class ParameterSpace:
         return self.parameters + self.buffers
 
     def pack(self, module: nn.Module) -> Tensor:
-        """The row (d,) float32 that holds a module's current values."""
+        """Return the row (d,) float32 of a module's current values."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         row = torch.empty(self.size)
         for entry in self.entries:
@@ -122,11 +122,11 @@ class ParameterSpace:
         return row
 
     def unpack(self, row: Tensor) -> dict[str, Tensor]:
-        """Named tensors in the module's own layout, ready for ``load_state_dict(..., strict=False)``."""
+        """Return named tensors in the module's own layout, for ``load_state_dict(..., strict=False)``."""
         return {e.name: e.view(row).contiguous().clone() for e in self.entries}
 
     def row(self, named: Mapping[str, Tensor]) -> Tensor:
-        """The row of named tensors, the inverse of ``unpack``. Raises ConfigError naming what does not fit."""
+        """Return the row of named tensors, the inverse of ``unpack``. Raises ConfigError for each mismatch."""
         row = torch.empty(self.size)
         for entry in self.entries:
             if entry.name not in named or tuple(named[entry.name].shape) != entry.shape:

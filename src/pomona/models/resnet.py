@@ -5,8 +5,8 @@ linear: 11,181,642 parameters at 3 channels and 10 classes, 11,279,112 at 200. W
 (the common implementation draws convolutions from a Kaiming normal distribution instead). Pooling comes before ReLU:
 they commute exactly.
 
-Any image size fits, but a training batch needs two samples if the sides are 32 or less: batch normalisation of the
-last stage then has a single value per sample.
+Any image size works, but a training batch needs two samples if the sides are 32 or less, since batch normalisation in
+the last stage then has a single value per sample.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from pomona.models.compatibility import image
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
-    """A convolution that keeps the sides but for its stride, without the bias that normalisation would cancel."""
+    """Return a convolution that preserves the size up to its stride, without bias, which normalisation would cancel."""
     return nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False)
 
 

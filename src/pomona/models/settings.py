@@ -1,4 +1,4 @@
-"""Settings of the network: which one, what it sees and starts from, and which part of it is trained."""
+"""Settings of the network: architecture, input, initial weights, and trained part."""
 
 from math import ceil, prod
 from pathlib import Path
@@ -18,7 +18,7 @@ MOST_WINDOWS = 2**18  # of one image
 
 
 class LoraSettings(Settings):
-    """Low-rank adaptation: a trained change A, B beside frozen layers."""
+    """Low-rank adaptation: a trained change A, B in addition to frozen layers."""
 
     rank: int = Field(8, ge=1, le=10**4, description="rank of the change, r")
     alpha: float | None = Field(None, gt=0, description="the change is multiplied by alpha / rank; rank if not set")
@@ -29,7 +29,7 @@ class LoraSettings(Settings):
 
     @property
     def scale(self) -> float:
-        """The factor s on the change."""
+        """Factor s of the change."""
         return 1.0 if self.alpha is None else self.alpha / self.rank
 
 
@@ -40,7 +40,7 @@ class LoraTraining(Settings):
 
 
 class PatchSettings(Settings):
-    """What a network sees of images with masks: a random patch of each in training, else windows all over it."""
+    """Patches of images with masks: random patches in training, and windows that cover the image in evaluation."""
 
     size: tuple[Width, ...] = Field(
         min_length=2, max_length=3, description="sides of a patch and of a window in pixels: [H, W], or [D, H, W]"
@@ -54,11 +54,11 @@ class PatchSettings(Settings):
     )
 
     def of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a patch of a sample, or of its outputs: channels or classes first."""
+        """Return the shape of a patch of a sample or of its outputs: channels or classes first."""
         return (shape[0], *self.size)
 
     def misfit(self, input_shape: tuple[int, ...], targets: Targets) -> str | None:
-        """Why samples (C, *sides) cannot be seen so, and what to do, in half a sentence; None if they can."""
+        """Describe why patches do not fit samples (C, *sides), with a remedy, as a phrase; None if they do."""
         sides = input_shape[1:]
         if targets != "segmentation":
             return f"patches are for masks, the targets are {targets}; take model.patch out"

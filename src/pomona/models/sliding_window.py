@@ -1,4 +1,4 @@
-"""Whole images through a network that sees patches: overlapping windows, by MONAI (the extra ``monai``)."""
+"""Evaluation of patch networks on whole images: overlapping windows, by MONAI (the extra ``monai``)."""
 
 import warnings
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from pomona.models import packages
 from pomona.models.settings import PatchSettings
 
-PIXELS_AT_ONCE = 2**18  # of the windows that pass the network together
+PIXELS_AT_ONCE = 2**18  # windows in one batch of the network
 
 
 def whole(network: nn.Module, patch: PatchSettings | None) -> Callable[[Tensor], Tensor]:
-    """The network as a function of whole images: (b, C, *sides) -> (b, K, *sides), float32; itself without patches.
+    """Return a function of whole images, (b, C, *sides) -> (b, K, *sides), float32; the network itself without patches.
 
-    The outputs of a pixel are the mean of those of all windows that hold it, weighted by ``patch.blend``. The last
-    window of each row ends with the image. One window as large as the image and of constant weights changes nothing.
+    A pixel's outputs are the mean over all windows that contain it, weighted by ``patch.blend``. The last window of
+    each row ends at the image's edge. A single window of the image's size with constant weights changes nothing.
 
     Raises ConfigError without MONAI.
     """
@@ -24,7 +24,7 @@ def whole(network: nn.Module, patch: PatchSettings | None) -> Callable[[Tensor],
         return network
     require()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of MONAI's own imports
+        warnings.simplefilter("ignore")  # from MONAI's own imports
         from monai.inferers.utils import sliding_window_inference
 
     size, overlap, blend = patch.size, patch.overlap, patch.blend

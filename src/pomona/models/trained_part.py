@@ -1,8 +1,8 @@
-"""The trained part of a network: which parameters are in a row, and what becomes of the others.
+"""The trained part of a network: which parameters are in a row, and how the others are handled.
 
-A parameter with ``requires_grad = False`` is frozen: it is in no row, and keeps the value it was built or loaded with.
-A submodule that has parameters, none of them trained, runs in evaluation mode with everything below it: its BatchNorm
-uses the statistics it came with, which are frozen too, and its dropout is off.
+A parameter with ``requires_grad = False`` is frozen: it is in no row, and keeps its initial or loaded value. A
+submodule whose parameters are all frozen runs in evaluation mode with everything below it: its BatchNorm uses its
+stored statistics, which are frozen too, and its dropout is off.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ from pomona.core.errors import ConfigError
 from pomona.models.layers import layers
 
 HEAD = "head"
-LISTED = 6  # names that a message shows
+LISTED = 6  # names listed in a message
 
 
 def unfreeze(module: nn.Module, globs: Sequence[str], key: str) -> None:
-    """Train the parameters that one of the globs matches; ``"head"`` stands for the last layer.
+    """Train the parameters that match one of the globs; ``"head"`` stands for the last layer.
 
-    Raises ConfigError, naming the setting ``key``, for a glob that matches nothing.
+    Raises ConfigError, naming the setting ``key``, for a glob without matches.
     """
     parameters = dict(module.named_parameters())
     wanted = set(layers(module)[-1][1]) if HEAD in globs else set()
@@ -30,7 +30,7 @@ def unfreeze(module: nn.Module, globs: Sequence[str], key: str) -> None:
 
 
 def matching(names: Sequence[str], globs: Sequence[str], key: str, what: str) -> set[str]:
-    """The names that one of the globs matches. Raises ConfigError for a glob that matches none."""
+    """Return the names that match one of the globs. Raises ConfigError for a glob without matches."""
     found: set[str] = set()
     for glob in globs:
         fits = {name for name in names if fnmatchcase(name, glob)}
@@ -42,7 +42,7 @@ def matching(names: Sequence[str], globs: Sequence[str], key: str, what: str) ->
 
 
 def frozen(module: nn.Module) -> dict[str, Tensor]:
-    """The tensors that training leaves as they are, by name; empty for a network that is trained whole."""
+    """Return the tensors that training does not change, by name; empty if the whole network is trained."""
     fixed = {id(tensor) for part in evaluated(module) for tensor in part.buffers()}
     return {
         name: tensor.detach()
@@ -52,7 +52,7 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
 
 
 def share(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Let a network use these tensors for its frozen ones, without a copy."""
+    """Make a network use these tensors as its frozen ones, without copying."""
     module.load_state_dict(tensors, strict=False, assign=True)
     for name, parameter in module.named_parameters():
         if name in tensors:
@@ -60,7 +60,7 @@ def share(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def evaluated(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost submodules that have parameters, but none that is trained: they run in evaluation mode."""
+    """Yield the outermost submodules whose parameters are all frozen; they run in evaluation mode."""
     for part in module.children():
         trained = [parameter.requires_grad for parameter in part.parameters()]
         if trained and not any(trained):
@@ -70,13 +70,13 @@ def evaluated(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def active(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All submodules by path, the network itself first, but for those that run in evaluation mode."""
+    """Yield all submodules by path, the network itself first, except those that run in evaluation mode."""
     still = {id(part) for outermost in evaluated(module) for part in outermost.modules()}
     return ((path, part) for path, part in module.named_modules() if id(part) not in still)
 
 
 def training_mode(module: nn.Module) -> Callable[[], None]:
-    """A function that puts the network into training mode, but for its frozen parts."""
+    """Return a function that puts the network into training mode except for its frozen parts."""
     still = tuple(evaluated(module))
 
     def enter() -> None:

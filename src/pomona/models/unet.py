@@ -1,9 +1,9 @@
 """U-Net for images and volumes: Ronneberger et al., MICCAI 2015, and its 3-D form of Cicek et al., MICCAI 2016.
 
-``model.depth`` halvings (max-pooling); on each level two 3x3(x3) convolutions, each with GroupNorm (four channels a
-group) and ReLU, ``model.width`` channels on the first and twice as many on each deeper one; on the way up the nearest
-neighbour's values, beside what the level had on the way down. GroupNorm in place of BatchNorm keeps no statistics of
-patients, so that personal models need none and privacy covers all. Sides need not be powers of two.
+``model.depth`` halvings (max-pooling); two 3x3(x3) convolutions per level, each with GroupNorm (four channels per
+group) and ReLU; ``model.width`` channels on the first level, doubled on each deeper one; nearest-neighbour upsampling
+with skip connections. GroupNorm instead of BatchNorm stores no statistics of patients, so that personal models need
+none and privacy covers everything. Sides need not be powers of two.
 """
 
 import torch
@@ -16,7 +16,7 @@ GROUP = 4  # channels
 
 
 class UNet(nn.Module):
-    """(B, C, *S) -> logits (B, K, *S). Its layers are its levels, down and up again, and the head."""
+    """Map (B, C, *S) to logits (B, K, *S). Its layers are its levels, down and up again, and the head."""
 
     def __init__(self, channels: int, outputs: int, rank: int, width: int, depth: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class UNet(nn.Module):
         self.pool = (nn.MaxPool2d, nn.MaxPool3d)[rank - 2](2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, C, H, W) or volumes (B, C, D, H, W) -> logits of each pixel's classes (B, K, ...)."""
+        """Map images (B, C, H, W) or volumes (B, C, D, H, W) to logits of each pixel's classes (B, K, ...)."""
         passed = []
         for k, level in enumerate(self.down):
             x = level(x if k == 0 else self.pool(x))

@@ -1,11 +1,11 @@
 """VGG-11: Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015.
 
-Eight 3x3 convolutions (configuration A) with five poolings, then three linear layers. Made to fit small images:
-poolings round up (so any side from 1 fits, and multiples of 32 shrink as published), positions are averaged, the
-hidden layers have 512 units instead of 4096, and there is no dropout (its draws would come from a global generator).
+Eight 3x3 convolutions (configuration A) with five poolings, then three linear layers. Adapted to small images: poolings
+round up (so any side from 1 works, and multiples of 32 shrink as published), positions are averaged, the hidden layers
+have 512 units instead of 4096, and there is no dropout (it would use a global generator).
 
-As an embedder for latent partitions, ``net[:-2]`` gives the output of the second linear layer, (B, 512), as FedFomo's
-code takes it.
+As an embedder for latent partitions, ``net[:-2]`` gives the output of the second linear layer, (B, 512), as in
+FedFomo's code.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""Weights from a file, for the network that training starts from."""
+"""Initial weights from a file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from pomona.storage.tensor_validation import non_finite
 
 @dataclass(frozen=True)
 class Weights:
-    """A file's tensors by name, and the SHA-256 over names and values: equal tensors, equal hash."""
+    """A file's tensors by name, and the SHA-256 over names and values, equal for equal tensors."""
 
     path: Path
     tensors: Mapping[str, Tensor]
@@ -27,9 +27,9 @@ class Weights:
 
 
 def initial(settings: ModelSettings) -> Weights | None:
-    """The weights that ``model.init`` names; None without.
+    """Read the weights of ``model.init``, or None.
 
-    Raises ConfigError for no such file, a damaged one, or one that has not ``model.init_sha256``.
+    Raises ConfigError if the file is missing or damaged, or does not match ``model.init_sha256``.
     """
     if settings.init is None:
         if settings.init_sha256:
@@ -48,7 +48,7 @@ def initial(settings: ModelSettings) -> Weights | None:
 
 
 def read(path: Path) -> Weights:
-    """Read a safetensors file, or give the last one again. Raises StorageError for no such file, or a damaged one."""
+    """Read a safetensors file, with a cache of one. Raises StorageError if it is missing or damaged."""
     there = files.regular(path, lambda why: StorageError(f"{why}, and no weights")).stat()
     return _read(path, there.st_size, there.st_mtime_ns)
 
@@ -68,9 +68,9 @@ def _read(path: Path, size: int, _: int) -> Weights:
 
 @torch.no_grad()
 def load(module: nn.Module, weights: Weights, skip: Sequence[str]) -> None:
-    """Give a network its values; what a glob of ``skip`` matches keeps its random start.
+    """Load weights into a network; tensors that match a glob of ``skip`` keep their random values.
 
-    Counters of batches, which no number depends on, may be missing.
+    Batch counters, which affect no result, may be missing.
 
     Raises:
         ConfigError: one line for each tensor that is missing, unknown, or of another shape.

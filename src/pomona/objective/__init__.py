@@ -1,1 +1,1 @@
-"""The one place that touches private data: losses and gradients of model rows on a client's samples."""
+"""Losses and gradients of model rows on a client's samples: the only place that accesses private data."""

@@ -1,8 +1,8 @@
-"""Augmentation: random changes of images in training, drawn for each sample anew in every step.
+"""Augmentation: random changes of training images, drawn independently for each sample in every step.
 
-Each change is a pure function of a batch and of one generator a sample, so that a sample's view does not depend on who
-stands beside it. Masks, targets as large as their images, move along; classes are never interpolated. What a change
-moves in from outside is the image's own mirror image.
+Each change is a pure function of a batch and of one generator per sample, so that a sample's view does not depend on
+the rest of the batch. Masks, targets of the image's size, are moved with it; classes are never interpolated. Borders
+are filled by reflection.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,36 +19,36 @@ from torch import Tensor, nn
 
 from pomona.core.errors import ConfigError, near
 
-Draws = Sequence[np.random.Generator]  # one a sample
+Draws = Sequence[np.random.Generator]  # one per sample
 Pair = tuple[Tensor, Tensor]  # images (b, C, H, W) or volumes (b, C, D, H, W), and their targets (b, ...)
 Change = Callable[[Tensor, Tensor, Draws, float], Pair]
 
 
 def flip(x: Tensor, y: Tensor, draws: Draws, chance: float = 0.5, axis: int = -1) -> Pair:
-    """Mirror left to right, with a chance for each sample."""
+    """Mirror left to right, with a probability per sample."""
     mirrored = torch.tensor([draw.random() < chance for draw in draws], device=x.device)
     return _moved(x, y, lambda t: t.flip(axis).where(_beside(mirrored, t), t))
 
 
 def flip_vertical(x: Tensor, y: Tensor, draws: Draws, chance: float = 0.5) -> Pair:
-    """Mirror top to bottom, with a chance for each sample."""
+    """Mirror top to bottom, with a probability per sample."""
     return flip(x, y, draws, chance, -2)
 
 
 def crop(x: Tensor, y: Tensor, draws: Draws, most: float = 4) -> Pair:
-    """Shift along each axis by a whole number of pixels, at most ``most``; below 1 it is a share of the side."""
+    """Shift along each axis by an integer number of pixels, at most ``most``; below 1 it is a share of the side."""
     for axis in range(2 - x.dim(), 0):
         n = x.shape[axis]
         reach = round(most * n) if most < 1 else int(most)
         shifts = torch.tensor([int(draw.integers(-reach, reach + 1)) for draw in draws], device=x.device)
         places = (shifts.unsqueeze(1) + torch.arange(n, device=x.device)) % max(2 * n - 2, 1)
-        places = torch.minimum(places, (2 * n - 2 - places).abs())  # mirrored at the ends
+        places = torch.minimum(places, (2 * n - 2 - places).abs())  # reflected at the borders
         x, y = _moved(x, y, partial(_taken, places=places, axis=axis))
     return x, y
 
 
 def rotate(x: Tensor, y: Tensor, draws: Draws, most: float = 10) -> Pair:
-    """Turn an image about its centre by at most ``most`` degrees, bilinearly; a mask takes the nearest pixel."""
+    """Rotate an image about its centre by at most ``most`` degrees, bilinearly; a mask takes the nearest pixel."""
     angles = _between(draws, most * pi / 180, x)
     cos, sin, (h, w) = angles.cos(), angles.sin(), x.shape[-2:]
     none = torch.zeros_like(cos)
@@ -66,25 +66,25 @@ def rotate(x: Tensor, y: Tensor, draws: Draws, most: float = 10) -> Pair:
 
 
 def brightness(x: Tensor, y: Tensor, draws: Draws, most: float = 0.2) -> Pair:
-    """Add one number to a sample, at most ``most`` in the units that the network sees."""
+    """Add one number per sample, at most ``most`` in units of the network's input."""
     return x + _beside(_between(draws, most, x), x), y
 
 
 def contrast(x: Tensor, y: Tensor, draws: Draws, most: float = 0.2) -> Pair:
-    """Stretch a sample's deviations from its mean by a factor between 1 - ``most`` and 1 + ``most``."""
+    """Scale a sample's deviations from its mean by a factor between 1 - ``most`` and 1 + ``most``."""
     factor = 1 + _beside(_between(draws, most, x), x)
     return torch.lerp(x.flatten(1).mean(1).view_as(factor), x, factor), y
 
 
 def noise(x: Tensor, y: Tensor, draws: Draws, deviation: float = 0.1) -> Pair:
-    """Add Gaussian noise to each number, in the units that the network sees."""
+    """Add Gaussian noise to each value, in units of the network's input."""
     drawn = np.stack([draw.standard_normal(x.shape[1:], np.float32) for draw in draws])
     return torch.from_numpy(drawn).to(x).mul_(deviation).add_(x), y
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A change by its name: how strong it is unless said otherwise, at most, and whether volumes can have it."""
+    """A change: its default and maximum strength, and whether it supports volumes."""
 
     change: Change
     strength: float
@@ -104,7 +104,7 @@ KINDS = {
 
 
 def parsed(text: str) -> tuple[Kind, float]:
-    """A change and its strength from ``name`` or ``name:strength``. Raises ValueError in half a sentence."""
+    """Parse a change and its strength from ``name`` or ``name:strength``. Raises ValueError with a phrase."""
     name, colon, number = text.partition(":")
     if name not in KINDS:
         raise ValueError(near(name, KINDS))
@@ -127,12 +127,12 @@ Augmentation = Annotated[str, AfterValidator(_known)]
 
 
 def require(changes: Sequence[str], kind: str, axes: int) -> None:
-    """Raise ConfigError for changes that the samples cannot have.
+    """Raise ConfigError for changes that the samples do not support.
 
     Args:
-        changes: as ``parsed`` reads them.
+        changes: from ``parsed``.
         kind: of the data, as in ``Dataset``.
-        axes: of one sample, channels included.
+        axes: of one sample, including channels.
     """
     if changes and kind != "image":
         raise ConfigError(f"augment = {list(changes)} is for images, the data are of kind {kind}; take it out")
@@ -142,13 +142,13 @@ def require(changes: Sequence[str], kind: str, axes: int) -> None:
 
 
 def augmented(changes: Sequence[str], x: Tensor, y: Tensor, draws: Draws) -> Pair:
-    """A batch after these changes, in their order.
+    """Apply these changes to a batch, in their order.
 
     Args:
-        changes: as ``parsed`` reads them.
-        x: (b, C, H, W) or (b, C, D, H, W) float32, as the network takes it.
-        y: (b, ...), a mask where its other axes are those of an image.
-        draws: (b,) one generator a sample.
+        changes: from ``parsed``.
+        x: (b, C, H, W) or (b, C, D, H, W) float32, as network input.
+        y: (b, ...), a mask if its other axes are those of an image.
+        draws: (b,) one generator per sample.
     """
     for text in changes if len(x) else ():
         kind, strength = parsed(text)
@@ -157,23 +157,23 @@ def augmented(changes: Sequence[str], x: Tensor, y: Tensor, draws: Draws) -> Pai
 
 
 def _moved(x: Tensor, y: Tensor, move: Callable[[Tensor], Tensor]) -> Pair:
-    """Images after a move, and their masks, if the targets are masks."""
+    """Move images, and also the targets if they are masks."""
     return move(x), move(y) if y.shape[1:] == x.shape[2:] else y
 
 
 def _between(draws: Draws, most: float, x: Tensor) -> Tensor:
-    """A number between -most and most for each sample (b,), uniform."""
+    """Draw a number between -most and most for each sample (b,), uniform."""
     drawn: NDArray[np.float64] = np.array([draw.uniform(-most, most) for draw in draws])
     return torch.from_numpy(drawn).to(x)
 
 
 def _beside(values: Tensor, t: Tensor) -> Tensor:
-    """Values (b,) with axes of length 1 for all other axes of t (b, ...)."""
+    """View values (b,) with trailing axes of length 1 to match t (b, ...)."""
     return values.view(-1, *(1 for _ in t.shape[1:]))
 
 
 def _taken(t: Tensor, places: Tensor, axis: int) -> Tensor:
-    """Entries of t (b, ...) at each sample's own places (b, n) on an axis."""
+    """Take entries of t (b, ...) along an axis at each sample's own positions (b, n)."""
     shape = [1] * t.dim()
     shape[0], shape[axis] = places.shape
     return t.gather(axis, places.view(shape).expand_as(t))

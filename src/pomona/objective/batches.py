@@ -1,4 +1,4 @@
-"""Batches of samples: one shuffled pass an epoch, drawn from the client's own stream."""
+"""Batches of samples: one shuffled pass per epoch, drawn from the client's own stream."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class Pass:
 
     Attributes:
         seed, purpose, round, client: the address.
-        epochs: how often.
-        size: samples a step.
-        share: part of the samples that the epochs go over, drawn once for the pass.
-        least: samples that a step needs.
+        epochs: number of epochs.
+        size: samples per step.
+        share: part of the samples used, drawn once for the pass.
+        least: minimum number of samples in a step.
     """
 
     seed: int
@@ -42,16 +42,16 @@ class Batch:
 
 
 def ordinary(rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
-    """The batches of a pass over a client's rows: a share of them, in a fresh order each epoch."""
+    """Yield the batches of a pass over a client's rows: a share of them, reshuffled each epoch."""
     draw = stream(pass_.seed, pass_.purpose, pass_.round, pass_.client)
     own = drawn(rows, pass_.share, draw, pass_.least)
     return shuffled(own, pass_.epochs, pass_.size, draw, pass_.least)
 
 
 def shuffled(rows: Tensor, epochs: int, size: int, generator: np.random.Generator, least: int = 1) -> Iterator[Tensor]:
-    """A client's batches: ``epochs`` passes over ``rows``, each in a fresh order, its last batch as it comes.
+    """Yield a client's batches: ``epochs`` passes over ``rows``, reshuffled each time; the last batch may be smaller.
 
-    A last batch of fewer than ``least`` samples joins the one before it.
+    A last batch of fewer than ``least`` samples is merged into the one before it.
     """
     for _ in range(epochs):
         order = torch.from_numpy(generator.permutation(len(rows))).to(rows.device)
@@ -62,7 +62,7 @@ def shuffled(rows: Tensor, epochs: int, size: int, generator: np.random.Generato
 
 
 def drawn(rows: Tensor, share: float, generator: np.random.Generator, least: int = 1) -> Tensor:
-    """A uniform draw of a ``share`` of a client's rows, of at least ``least`` (or all it has); for 1 all, undrawn."""
+    """Draw a ``share`` of a client's rows, at least ``least`` (or all); all without a draw if the share is 1."""
     if share == 1:
         return rows
     size = min(max(least, round(share * len(rows))), len(rows))
@@ -70,7 +70,7 @@ def drawn(rows: Tensor, share: float, generator: np.random.Generator, least: int
 
 
 def in_step(streams: list[Iterator[Tensor]], purpose: str) -> Iterator[Batch]:
-    """Advance clients together; they must come longest first, so that those still active are a prefix."""
+    """Advance clients together; they must be sorted by length, longest first, so that active ones are a prefix."""
     step = 0
     while indices := [batch for batch in (next(s, None) for s in streams) if batch is not None]:
         yield Batch(indices, purpose, step)

@@ -1,4 +1,4 @@
-"""Features that a network's frozen part computes, once for each sample: training a head costs what a head costs."""
+"""Cached features of a network's frozen part, computed once per sample, so that training a head is cheap."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -17,22 +17,22 @@ from pomona.storage.mapped_array import mapped
 
 
 def cached(cut: Cut, data: DeviceDataset, precision: Precision, workers: int = 1) -> DeviceDataset:
-    """The data set whose samples are features, float32, memory-mapped.
+    """Return the data set whose samples are features, float32, memory-mapped.
 
-    A client's samples pass the network in batches of their own, in the client's order: what comes out depends neither
-    on the number of workers nor on the other clients, to the last bit.
+    A client's samples pass through the network in its own batches and order, so that results are bit-identical for any
+    number of workers and any other clients.
 
     Args:
-        cut: of the network that the data is for.
+        cut: of the network for the data.
         data: the samples.
         precision: ``bf16`` runs the network under autocast.
-        workers: processes that compute; forked, so that the network is not copied.
+        workers: number of processes; forked, so that the network is not copied.
 
     Raises:
-        StorageError: no room on the disk.
-        WorkerError: a process was lost.
+        StorageError: no space on the disk.
+        WorkerError: a process died.
     """
-    shape = (*cut.shape[1:], cut.shape[0]) if len(cut.shape) > 2 else cut.shape  # channels last, as all data is held
+    shape = (*cut.shape[1:], cut.shape[0]) if len(cut.shape) > 2 else cut.shape  # channels last, as for all data
     held = mapped((len(data.x), *shape), np.float32, "features", "set model.cache_features = 'off'")
     features = torch.from_numpy(held)
     todo = list(batches(data))
@@ -65,7 +65,7 @@ def _forked(fill: Callable[[Sequence[Tensor]], None], parts: Sequence[Sequence[T
 
 
 def batches(data: DeviceDataset) -> Iterator[Tensor]:
-    """Each client's samples in batches; a sample that several hold belongs to the first of them."""
+    """Yield each client's samples in batches; shared samples belong to the first client that has them."""
     seen = torch.zeros(len(data.x), dtype=torch.bool, device=data.y.device)
     for held in zip(*(data.rows[split] for split in SPLITS), strict=True):
         rows = torch.cat(held)

@@ -1,7 +1,7 @@
-"""Class weights: how much the samples of a class count in training, the same for all clients or by own counts.
+"""Class weights: the weight of a class's samples in training, the same for all clients or from their own counts.
 
-A weight goes into the target, as the mass that stands on each class: the loss is linear in its target, so that the loss
-of a sample is multiplied, whoever computes it. With privacy this comes before a sample's gradient is clipped.
+Weights are applied to the target, as a class's probability mass: the loss is linear in its target, so this scales a
+sample's loss in every engine. With privacy, this precedes clipping of the sample's gradient.
 """
 
 from typing import Literal
@@ -35,10 +35,10 @@ def require(settings: ModelSettings, targets: Targets, n_outputs: int, private: 
 
 
 def weights_of(settings: ModelSettings, y: Tensor, rows: list[Tensor], n_outputs: int) -> Tensor | None:
-    """Each client's weights (N, K) float32; None without any.
+    """Return each client's weights (N, K) float32, or None.
 
     Args:
-        settings: weights that ``require`` has let pass.
+        settings: weights accepted by ``require``.
         y: (n,) int64 classes, or (n, K) flags.
         rows: each client's training rows.
         n_outputs: K.
@@ -52,10 +52,10 @@ def weights_of(settings: ModelSettings, y: Tensor, rows: list[Tensor], n_outputs
 
 
 def _balanced(y: Tensor, n_outputs: int) -> Tensor:
-    """Weights (K,) by which a client's classes, or each label's yes and no, count the same in its mean loss.
+    """Return weights (K,) that balance a client's classes, or each label's yes and no, in its mean loss.
 
-    Classes: n / (k n_c) with k the classes that the client has, so that the mean weight of its samples is 1. Labels: no
-    over yes, the weight of yes. What a client has nothing of plays no role, and keeps 1.
+    Classes: n / (k n_c) with k the number of classes that the client has, so that the mean weight of its samples is 1.
+    Labels: the ratio of no to yes, as the weight of yes. Classes and labels that the client does not have keep 1.
     """
     if y.dim() == 1:
         counts = torch.bincount(y, minlength=n_outputs).double()
@@ -67,14 +67,14 @@ def _balanced(y: Tensor, n_outputs: int) -> Tensor:
 
 
 def masses(y: Tensor, weights: Tensor) -> Tensor:
-    """Targets whose mass is their weight.
+    """Return targets multiplied by their weights.
 
     Args:
         y: (b,) int64 classes, or (b, K) flags.
         weights: (K,).
 
     Returns:
-        (b, K) with the class's weight in its place; or (b, K, 2), the masses on yes and on no.
+        (b, K) with the class's weight in its place; or (b, K, 2), the masses of yes and no.
     """
     if y.dim() == 1:
         return torch.nn.functional.one_hot(y, len(weights)) * weights

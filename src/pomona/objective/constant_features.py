@@ -1,4 +1,4 @@
-"""What layers that stay as they are make of batches that come again: computed once."""
+"""Cache of the outputs of unchanged layers for repeated batches."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 LIMIT = 2**28
-"""Bytes that are kept; what comes beyond is computed each time."""
+"""Maximum bytes cached; further features are recomputed each time."""
 
 
 @dataclass
 class ConstantFeatures:
-    """Features of batches, by the batch, for calls between which no layer that makes them changes.
+    """Features by batch, for calls between which the layers that compute them do not change.
 
-    A batch has the same samples each time: matrix kernels round by the number of rows, so that only then numbers are
-    the same to the bit.
+    A batch has the same samples each time: matrix kernels round differently for other numbers of rows, so only then are
+    the results bit-identical.
     """
 
     limit: int = LIMIT
@@ -22,7 +22,7 @@ class ConstantFeatures:
     _bytes: int = 0
 
     def of(self, batch: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """The features of a batch, which nobody may change; made now if they are not here."""
+        """Return the features of a batch, which must not be changed; computed if not cached."""
         if batch in self._made:
             return self._made[batch]
         features = make()

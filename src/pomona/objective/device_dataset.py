@@ -18,42 +18,42 @@ from pomona.objective.training_view import View
 from pomona.partition.partition import Partition
 from pomona.tasks import Task, task_of
 
-Window = tuple[slice, ...]  # one slice an axis
+Window = tuple[slice, ...]  # one slice per axis
 
 
 def window(sides: Sequence[int], size: Sequence[int], draw: np.random.Generator | None) -> Window:
-    """Where a patch of this size lies in an image: uniform over all places within it, or without a draw its middle."""
+    """Return the position of a patch of this size in an image: uniformly drawn, or centred without a draw."""
     rooms = [side - own for side, own in zip(sides, size, strict=True)]
     starts = [int(draw.integers(room + 1)) if draw else room // 2 for room in rooms]
     return tuple(slice(start, start + own) for start, own in zip(starts, size, strict=True))
 
 
 def cut(t: Tensor, index: Tensor, windows: Sequence[Window]) -> Tensor:
-    """Of rows ``index`` (b,) of t (N, *sides, ...) a patch each: (b, *size, ...)."""
+    """Cut a patch from each row ``index`` (b,) of t (N, *sides, ...): (b, *size, ...)."""
     return torch.stack([t[(row, *own)] for row, own in zip(index.tolist(), windows, strict=True)])
 
 
 def as_learned(y: Tensor) -> Tensor:
-    """Targets as a loss takes them: class numbers as int64, numbers as they are."""
+    """Convert targets for the loss: class numbers to int64, others unchanged."""
     return y if y.is_floating_point() else y.long()
 
 
 @dataclass(frozen=True)
 class DeviceDataset:
-    """Inputs and targets of all clients, and who holds which rows.
+    """Inputs and targets of all clients, and the rows of each.
 
     Attributes:
         x: as in ``Dataset``: (N, H, W, C) or (N, D, H, W, C), (N, F) or (N, T).
-        y: what a network learns, as its task says: (N,) int64, (N, *S) uint8 or (N, ...) float32.
+        y: targets as a network learns them, by task: (N,) int64, (N, *S) uint8 or (N, ...) float32.
         shift, scale: float32, broadcast over the last axis; None for text.
-        rows: split -> one int64 index tensor a client, in id order.
-        targets: what y is.
-        held: targets as the data set holds them; None where they are learnt as they are.
-        units: what numbers were shifted and scaled by, (1 or K,) float64; None for other targets.
+        rows: split -> one int64 index tensor per client, in id order.
+        targets: type of y.
+        held: targets as stored in the data set; None if they are learned unchanged.
+        units: shift and scale of numeric targets, (1 or K,) float64; None for others.
         edges: as in ``Dataset``.
-        weights: (N, K) how much each client's training counts its classes or labels; None where all count the same.
-        augment: changes of images in training, as ``augmentation.parsed`` reads them.
-        patch: what training sees of images with masks; None for all of them.
+        weights: (N, K) class or label weights of each client's training; None if all are equal.
+        augment: changes of training images, from ``augmentation.parsed``.
+        patch: patch size for training on images with masks; None for whole images.
     """
 
     x: Tensor
@@ -71,7 +71,7 @@ class DeviceDataset:
 
     @classmethod
     def of(cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu") -> "DeviceDataset":
-        """Put a data set and its partition on a device; on a CPU a memory-mapped array stays on disk."""
+        """Move a data set and its partition to a device; on a CPU a memory-mapped array stays on disk."""
         text = dataset.kind == "text"
         shift, scale = (
             None if text else torch.tensor(v, dtype=torch.float32).to(device) for v in (dataset.shift, dataset.scale)
@@ -89,18 +89,18 @@ class DeviceDataset:
         return cls(x, y, shift, scale, own, targets, held, units, dataset.edges)
 
     def class_counts(self, client: int) -> Tensor | None:
-        """Training samples (pixels, of masks) of each class, up to the last that a client has; None without classes."""
+        """Return the training samples (pixels, of masks) per class, up to the client's last; None without classes."""
         if self.targets not in {"classes", "segmentation"}:
             return None
         return torch.bincount(self.y[self.rows["train"][client]].flatten())
 
     @property
     def task(self) -> Task:
-        """What the targets' kind decides."""
+        """Task of the targets."""
         return task_of(self.targets, self.edges)
 
     def in_units(self, outputs: Tensor, targets: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """A network's outputs (n, K) on all of a client's split, and the targets, both as the data set holds them."""
+        """Convert outputs (n, K) on a client's split, and the targets, to the units of the data set."""
         truth = targets if self.held is None else self.held[self.rows[split][client]]
         if self.units is None:
             return outputs, truth
@@ -108,32 +108,32 @@ class DeviceDataset:
         return outputs.double().mul(scale).add(shift), truth
 
     def target(self, index: Tensor) -> Tensor:
-        """Targets of rows ``index`` (b,), as a loss takes them: int64 or float32."""
-        return as_learned(self.y.index_select(0, index))  # on a CPU, a fraction of the time of y[index]
+        """Return the targets of rows ``index`` (b,) for the loss: int64 or float32."""
+        return as_learned(self.y.index_select(0, index))  # on a CPU, much faster than y[index]
 
     def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Model inputs and targets of rows ``index`` (b,).
+        """Return model inputs and targets of rows ``index`` (b,).
 
         Inputs are (b, C, H, W) or (b, C, D, H, W) channels-last, (b, F) or (b, T).
         """
-        # On a CPU index_select takes a fraction of the time of x[index].
+        # On a CPU index_select is much faster than x[index].
         return self._as_input(_taken(self.x, lambda x: x.index_select(0, index))), self.target(index)
 
     def _as_input(self, x: Tensor) -> Tensor:
-        """Samples as the network takes them."""
+        """Convert samples to network input."""
         if self.shift is not None and self.scale is not None:
-            x = torch.sub(x, self.shift).div_(self.scale)  # from uint8 to float32 in the same pass
+            x = torch.sub(x, self.shift).div_(self.scale)  # converts uint8 to float32 in the same pass
         return x.movedim(-1, 1) if x.dim() > 3 else x
 
     @property
     def plain(self) -> bool:
-        """Whether training sees samples as they are."""
+        """Whether training uses the samples unchanged."""
         return self.weights is None and not self.augment and self.patch is None
 
     def seen(self, index: Tensor, view: View | None) -> tuple[Tensor, Tensor]:
-        """As ``gather``, but as training sees these rows of a client; the targets of weighted classes are masses.
+        """Return ``gather`` with a client's training view of these rows; the targets of weighted classes are masses.
 
-        Without a view nothing is drawn or weighted, and the patches are the middles of the images.
+        Without a view nothing is drawn or weighted, and patches are centred.
         """
         drawn = view is not None and (self.augment or self.patch)
         draws = [view.generator(p) for p in self._places(index, view.client)] if view and drawn else []
@@ -148,13 +148,13 @@ class DeviceDataset:
     def _patches(
         self, index: Tensor, patch: PatchSettings, draws: Sequence[np.random.Generator | None]
     ) -> tuple[Tensor, Tensor]:
-        """As ``gather``, of one patch a sample, where its draw says."""
+        """Return ``gather`` with one patch per sample, at its drawn position."""
         windows = [window(self.y.shape[1:], patch.size, draw) for draw in draws]
         x = _taken(self.x, lambda x: cut(x, index, windows))
         return self._as_input(x), as_learned(cut(self.y, index, windows))
 
     def _places(self, index: Tensor, client: int) -> list[int]:
-        """Places of rows among a client's training rows."""
+        """Return the positions of rows among a client's training rows."""
         rows, order = self._sorted[client]
         places: list[int] = order[torch.searchsorted(rows, index)].tolist()
         return places
@@ -164,12 +164,12 @@ class DeviceDataset:
         return [(rows[order], order) for rows in self.rows["train"] for order in [rows.argsort()]]
 
     def sizes(self, split: str) -> list[int]:
-        """Number of samples per client."""
+        """Return the number of samples per client."""
         return [len(r) for r in self.rows[split]]
 
 
 def _taken(x: Tensor, take: Callable[[Tensor], Tensor]) -> Tensor:
-    """What is taken of x; of uint16, which few kernels know, as float32."""
+    """Take a part of x; uint16, which few kernels support, is converted to float32."""
     if x.dtype == torch.uint16:
         return take(x.view(torch.int16)).view(torch.uint16).float()
     return take(x)

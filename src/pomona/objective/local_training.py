@@ -1,4 +1,4 @@
-"""Some clients in a round, as a method sees them: batches, gradients, losses, and models to be looked at."""
+"""Some clients in a round, as seen by a method: batches, gradients, losses, and models to evaluate."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,22 +21,22 @@ from pomona.objective.training_view import View
 
 When = Literal["received", "trained"]
 TRAINING = "training"
-STATISTICS = "statistics"  # the entry of a downlink and of an uplink
-GLOBAL = "global"  # the model that everybody receives
+STATISTICS = "statistics"  # key in a downlink and in an uplink
+GLOBAL = "global"  # the model that all clients receive
 
 
 @dataclass
 class LocalTraining:
-    """The clients of one call, longest pass first; every tensor a method handles has a leading axis in this order.
+    """The clients of one call, longest pass first; all of a method's tensors have a leading axis in this order.
 
     Attributes:
         clients: ids.
         roster: all members of the federation.
         round: the round's settings.
-        trains: False for a visit that only evaluates: the training passes are empty, and what comes back is discarded.
-        watched: which moments are evaluated in this call ("received", "trained"); a method may skip work that only
-            serves an evaluation when ``watches`` says no.
-        statistics: of BatchNorm (n, b), as received with the global model; None where none travel.
+        trains: False for a call that only evaluates: training passes are empty, and results are discarded.
+        watched: the moments evaluated in this call ("received", "trained"); a method may skip work that only serves an
+            evaluation when ``watches`` returns False.
+        statistics: BatchNorm statistics (n, b) as received with the global model; None if none are sent.
         measured: those statistics (n, b) after the training passes so far.
         observed: (model, when) -> rows (n, d), filled by ``observe``.
     """
@@ -52,14 +52,14 @@ class LocalTraining:
     observed: dict[tuple[str, When], Tensor] = field(default_factory=dict)
     _losses: list[float] = field(init=False)
     _samples: list[int] = field(init=False)
-    _unmeasured: int | None = None  # the step of the round's first training pass whose batch nobody has measured
+    _unmeasured: int | None = None  # the step of the round's first training pass whose batch has not been measured yet
     _passed: bool = False
 
     def __post_init__(self) -> None:
         self.measured = None if self.statistics is None else self.statistics.clone()
         self._losses, self._samples = [0.0] * len(self.clients), [0] * len(self.clients)
 
-    # What the objective offers beyond gradients, looked up once a call: a protocol's check takes 0.1 ms.
+    # Optional capabilities of the objective, looked up once per call: a protocol check takes 0.1 ms.
     @cached_property
     def _guarded(self) -> Guarded | None:
         return self.objective if isinstance(self.objective, Guarded) else None
@@ -78,27 +78,27 @@ class LocalTraining:
 
     @property
     def ids(self) -> Tensor:
-        """The ids as an index tensor (n,)."""
+        """Ids as an index tensor (n,)."""
         return torch.tensor(self.clients)
 
     @property
     def layers(self) -> tuple[slice, ...]:
-        """Slices of a row, one a layer from input to output."""
+        """Slices of a row, one per layer from input to output."""
         return self.objective.layers
 
     @property
     def norms(self) -> tuple[slice, ...]:
-        """Slices of a row, one a tensor of a normalisation layer, in the order of the row."""
+        """Slices of a row, one per tensor of a normalisation layer, in the order of the row."""
         return self.objective.norms
 
     def steps(
         self, epochs: int, *rows: Tensor, purpose: str = TRAINING, share: float = 1.0
     ) -> Iterator[tuple[Any, ...]]:
-        """Each step's batch, with views of the given tensors cut to the clients that still have one.
+        """Yield each step's batch, with views of the given tensors cut to the clients that still have one.
 
-        Clients have different numbers of steps; the views are prefixes, so in-place work on them reaches the rows.
-        ``purpose`` names the random stream: two passes of one purpose in one round see the same order. With a
-        ``share`` below 1 the passes go over a random part of each client's samples, of that share.
+        Clients have different numbers of steps; the views are prefixes, so in-place operations change the rows.
+        ``purpose`` names the random stream: two passes with the same purpose in a round have the same order. With a
+        ``share`` below 1 the passes use a random part of each client's samples, of that share.
         """
         r, least = self.round, self.objective.least_batch
         if purpose == TRAINING and not self.trains:
@@ -127,10 +127,10 @@ class LocalTraining:
         above: int = 0,
         kept: ConstantFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Mean losses (n,) of rows W on the batch, gradients G (n, d). Raises DivergedError naming who and where.
+        """Return mean losses (n,) of rows W on the batch, and gradients G (n, d). Raises DivergedError.
 
-        A method that needs G from a coordinate on only says so by ``above``: G may be 0 before it. If in addition W
-        is the same below this coordinate whenever the batch comes, it says so by ``kept``.
+        A method that needs G only from a coordinate on passes it as ``above``: G may be 0 before it. If W below this
+        coordinate is also the same whenever the batch occurs, it passes ``kept``.
         """
         if self.measured is not None and (batch.purpose, batch.step) == (TRAINING, self._unmeasured):
             losses, G = self._measuring(self.measured[: len(W)], W, batch, criterion, above)
@@ -150,11 +150,11 @@ class LocalTraining:
         pull: Pull | None = None,
         part: slice | None = None,
     ) -> bool:
-        """Whether the objective took a step of the round's optimizer on rows W (n, d) itself, in place, in one go.
+        """Let the objective take a step of the round's optimizer on rows W (n, d), in place; return whether it did.
 
-        If not, nothing was done: ask for the gradient, and take the step with ``descend``. ``pull`` is added to the
-        gradient. Of W only ``part``, which ends no layer in its middle, takes the step if it is given; ``moments``
-        are its own. Raises DivergedError.
+        If not, nothing has changed: get the gradient, and take the step with ``descend``. ``pull`` is added to the
+        gradient. If ``part`` is given, which must end at a layer boundary, only this part of W moves; ``moments`` are
+        those of it. Raises DivergedError.
         """
         if self.measured is not None or self._stepping is None:
             return False
@@ -166,22 +166,23 @@ class LocalTraining:
 
     @property
     def mixes(self) -> bool:
-        """Whether the objective mixes rows itself: rows that stand in several places are then read as one."""
+        """Whether the objective mixes rows itself; equal rows in several positions are then read once."""
         return self._mixing is not None and self._mixing.mixes
 
     def mixtures(self, mixture: Mixture) -> Tensor:
-        """The mixtures (n, d)."""
+        """Return the mixtures (n, d)."""
         return self._mixing.mixtures(mixture) if self._mixing else mixture.rows()
 
     def products(self, mixture: Mixture, G: Tensor) -> Tensor:
-        """The products (n, N) of rows G (n, d) with the rows that are mixed."""
+        """Return the products (n, N) of rows G (n, d) with the mixed rows."""
         return self._mixing.products(mixture, G) if self._mixing else mixture.products(G)
 
     def mixed_step(self, mixture: Mixture, batch: Batch, moments: Tensor, round_: Round) -> Tensor | None:
-        """Take a step on each client's own row of its mixture, in place, in one go; return the weights' slopes (n, N).
+        """Take a step on each client's own row of its mixture, in place; return the weights' slopes (n, N).
 
         The own row moves by its weight times the gradient at the mixture; slopes are the gradient's products with all
-        rows as they were mixed. None, with nothing done, where the objective does not do this. Raises DivergedError.
+        rows as they were mixed. Returns None, and changes nothing, if the objective does not support this. Raises
+        DivergedError.
         """
         if self.measured is not None or self._mixing is None:
             return None
@@ -193,7 +194,7 @@ class LocalTraining:
         return slopes
 
     def _count(self, losses: Tensor, batch: Batch) -> None:
-        """Add up the losses of training. Raises DivergedError for one that is no number."""
+        """Accumulate the training losses. Raises DivergedError for a loss that is not finite."""
         for k, (loss, index) in enumerate(zip(losses.tolist(), batch.indices, strict=True)):
             if not isfinite(loss):
                 raise DivergedError(
@@ -205,11 +206,11 @@ class LocalTraining:
                 self._samples[k] += len(index)
 
     def hessian(self, W: Tensor, batch: Batch, Z: Tensor) -> Tensor:
-        """Products (n, d) of the Hessians of the mean losses at rows W (n, d) on the batch, with vectors Z (n, d)."""
+        """Return products (n, d) of the mean losses' Hessians at rows W (n, d) on the batch with vectors Z (n, d)."""
         return self.objective.hessian(W, batch.indices, Z, self._views(batch))
 
     def _views(self, batch: Batch) -> list[View]:
-        """How training sees a batch, one view a row."""
+        """Return the training views of a batch, one per row."""
         r, active = self.round, self.clients[: len(batch.indices)]
         return [View(c, r.seed, r.number, batch.purpose, batch.step) for c in active]
 
@@ -221,10 +222,10 @@ class LocalTraining:
         criterion: Criterion | list[RowCriterion] | None,
         above: int,
     ) -> tuple[Tensor, Tensor]:
-        """As ``gradient``; ``statistics`` (n, b) take in the batch as rows W see it, in place.
+        """Return ``gradient``, and update ``statistics`` (n, b) in place with the batch as seen by rows W.
 
-        A batch counts once, at the first model that asks about it: in the first training pass of a round this is the
-        copy of what was received, or close to it.
+        A batch counts once, for the first model that uses it: in the first training pass of a round this is the
+        received model, or close to it.
         """
         rows = torch.cat([W, statistics], 1)
         losses, G = self.objective.gradient(rows, batch.indices, criterion, above, self._views(batch))
@@ -233,33 +234,33 @@ class LocalTraining:
         return losses, G[:, : W.shape[1]]
 
     def loss(self, W: Tensor, split: str) -> Tensor:
-        """Mean losses (n,) of rows W on each client's whole split; NaN where a client has no such samples."""
+        """Return mean losses (n,) of rows W on each client's whole split; NaN if a client has no such samples."""
         each = (self.objective.losses(row, c, split).mean() for row, c in zip(W, self.clients, strict=True))
         return torch.stack(list(each))
 
     def class_counts(self, client: int) -> Tensor | None:
-        """How many of a client's training samples (pixels, of masks) are of each class; None for other targets.
+        """Return a client's number of training samples (pixels, of masks) in each class; None for other targets.
 
-        Counts (k,) end with the last class that the client has. Privacy does not cover them: what a method makes of
-        them is a release on its card.
+        Counts (k,) end with the client's last class. They are not covered by privacy: using them is a release on the
+        method's card.
         """
         return self.objective.data.class_counts(client)
 
     def watches(self, when: When) -> bool:
-        """Whether what is observed at this moment will be evaluated."""
+        """Return whether models observed at this moment will be evaluated."""
         return when in self.watched
 
     def observe(self, model: str, W: Tensor, when: When) -> None:
-        """Name the rows W (n, d) that are evaluated: the one line that says which model a method is judged by.
+        """Set the rows W (n, d) to evaluate under a name; this determines which models are evaluated for a method.
 
-        The global model is evaluated with the statistics that came with it, any other with the client's own.
+        The global model is evaluated with the statistics that it was sent with, any other with the client's own.
         """
         if self.watches(when):
             beside = [self.statistics] if model == GLOBAL and self.statistics is not None else []
             self.observed[model, when] = torch.cat([W, *beside], 1)
 
     def training_losses(self) -> list[float | None]:
-        """Mean training loss per client over the steps taken so far; None before the first, or if it is not shown."""
+        """Return each client's mean training loss over the steps so far; None before the first, or if hidden."""
         if self._guarded and not self._guarded.shows_losses:
             return [None] * len(self.clients)
         return [s / n if n else None for s, n in zip(self._losses, self._samples, strict=True)]

@@ -1,4 +1,4 @@
-"""Which chains of layers the package pomona-native knows, read from a module."""
+"""Chains of layers that the package pomona-native supports, read from a module."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +10,7 @@ from pomona.models.parameter_space import ParameterSlice, ParameterSpace
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer with parameters, and the pooling and ReLU behind it."""
+    """A layer with parameters, and the pooling and ReLU after it."""
 
     part: nn.Conv2d | nn.Linear
     weight: int
@@ -31,9 +31,9 @@ class Layer:
 
 
 def chain(module: nn.Module, space: ParameterSpace, flat: bool) -> list[Layer] | str:
-    """The layers of a chain that the package knows; or a line about the first that it does not.
+    """Return the chain's layers if the package supports them all; otherwise a line on the first unsupported one.
 
-    ``flat``: samples are vectors, not images.
+    ``flat``: whether samples are vectors, not images.
     """
     children = dict(module.named_children())
     if type(module) is not nn.Sequential or len(children) < len(module):
@@ -57,7 +57,7 @@ def chain(module: nn.Module, space: ParameterSpace, flat: bool) -> list[Layer] |
 
 
 def _continued(behind: Layer, part: nn.Module, flat: bool) -> Layer | None:
-    """A layer with pooling or ReLU behind it; None for what does not follow so. The two commute."""
+    """Add pooling or ReLU to a layer, in either order, since they commute; None if another layer follows."""
     if type(part) is nn.ReLU:
         return replace(behind, rectified=True)
     plain = type(part) is nn.MaxPool2d and not part.return_indices and not part.ceil_mode and not flat
@@ -71,7 +71,7 @@ def _continued(behind: Layer, part: nn.Module, flat: bool) -> Layer | None:
 
 
 def _begun(part: nn.Module, name: str, places: dict[str, ParameterSlice], flat: bool) -> Layer | None:
-    """A layer with parameters; None for another, or a subclass, which may compute anything."""
+    """Return a layer with parameters; None for any other, including subclasses, which may compute anything."""
     weight, bias = places.get(f"{name}.weight"), places.get(f"{name}.bias")
     if weight is None or (bias is None) != (getattr(part, "bias", None) is None):  # frozen, or tied to another
         return None

@@ -10,15 +10,15 @@ from pomona.core.round import Round
 from pomona.objective.mixture import Mixture
 from pomona.objective.native_step import NativeStep, Prepared
 
-Seen = tuple[Tensor, Tensor, Tensor, Tensor]  # weights (m, N), own places (m,), copies (N, d), own rows (m, d)
+Seen = tuple[Tensor, Tensor, Tensor, Tensor]  # weights (m, N), own positions (m,), copies (N, d), own rows (m, d)
 
 
 @dataclass
 class NativeMixtures:
-    """Passes over all rows that are mixed, each for all clients of a call.
+    """Passes over all mixed rows, each for all clients of a call.
 
-    What is computed of a client does not depend, to the bit, on who else is in the call. A step's mixtures and
-    gradients lie in memory that is kept from step to step.
+    A client's results are bit-identical whatever other clients are in the call. A step's mixtures and gradients reuse
+    the same memory.
     """
 
     _memory: Tensor = field(default_factory=lambda: torch.empty(2, 0, 0))
@@ -28,7 +28,7 @@ class NativeMixtures:
     ) -> tuple[Tensor, Tensor]:
         """Move the own rows by one step of plain SGD, in place. Returns losses (n,) and the weights' slopes (n, N).
 
-        ``moments`` (n, d) are what momentum remembers, (n, 0) without.
+        ``moments`` (n, d) are momentum buffers, (n, 0) without momentum.
         """
         W, G = self._room(*mixture.cores.shape)
         losses, slopes = torch.empty(len(W)), torch.empty_like(mixture.weights)
@@ -42,28 +42,28 @@ class NativeMixtures:
         return losses, slopes
 
     def rows(self, native: NativeStep, mixture: Mixture) -> Tensor:
-        """The mixtures (n, d)."""
+        """Return the mixtures (n, d)."""
         W = torch.empty_like(mixture.cores)
         for some, seen in self._calls(mixture):
             native.package.mix(*seen, W[some])
         return W
 
     def products(self, native: NativeStep, mixture: Mixture, G: Tensor) -> Tensor:
-        """The products (n, N) of rows G (n, d) with the rows that are mixed."""
+        """Return the products (n, N) of rows G (n, d) with the mixed rows."""
         slopes = torch.empty_like(mixture.weights)
         for some, seen in self._calls(mixture):
             native.package.products(*seen[1:], G[some], slopes[some])
         return slopes
 
     def _calls(self, mixture: Mixture) -> Iterator[tuple[slice, Seen]]:
-        """What calls get, and of whom: one call, but for those who hold copies of their own one each."""
+        """Yield the calls to make with their clients: one for all, or one for each client with copies of its own."""
         own, shared = mixture.own.int().argmax(1), mixture.copies.dim() == 2
         for some in [slice(None)] if shared else [slice(k, k + 1) for k in range(len(own))]:
             copies = mixture.copies if shared else mixture.copies[some][0]
             yield some, (mixture.weights[some], own[some], copies, mixture.cores[some])
 
     def _room(self, n: int, d: int) -> Tensor:
-        """Memory (2, n, d) for mixtures and gradients."""
+        """Return memory (2, n, d) for mixtures and gradients."""
         if self._memory.shape[1] < n or self._memory.shape[2] != d:
             self._memory = torch.zeros(2, n, d)
         return self._memory[:, :n]

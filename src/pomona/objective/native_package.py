@@ -1,4 +1,4 @@
-"""The optional package pomona-native, which ``make native`` builds: whether it can be used here, and which it is."""
+"""The optional package pomona-native, built by ``make native``: availability and version."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -7,7 +7,7 @@ from typing import Any
 
 PACKAGE = "pomona_native"
 INTERFACE = 1
-"""The package's calls as they are made here; a build with other calls has another number, an old one none."""
+"""Version of the package's interface used here; other builds have another number, old ones none."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class NativePackage:
     Attributes:
         version: its version.
         kind: of processor.
-        module: what was compiled for this kind, with ``Network``, ``mix`` and ``move``.
+        module: the module compiled for this kind, with ``Network``, ``mix`` and ``move``.
     """
 
     version: str
@@ -26,12 +26,12 @@ class NativePackage:
 
     @property
     def bf16(self) -> bool:
-        """Whether it multiplies bf16 numbers by an instruction of the processor; otherwise it emulates that."""
+        """Whether the processor has an instruction for bf16 products; otherwise they are emulated."""
         return bool(self.module.BF16)
 
 
 def native_package(kind: str = "") -> NativePackage | str:
-    """The package for a kind of processor, the fastest if empty; or why it cannot be used here."""
+    """Return the package for a kind of processor, the fastest if empty; or the reason why it cannot be used."""
     if find_spec(PACKAGE) is None:
         return "the package pomona-native is not installed"
     try:
@@ -42,12 +42,12 @@ def native_package(kind: str = "") -> NativePackage | str:
             return "this processor has neither AVX2 nor NEON"
         kind = kind or kinds[0]
         return NativePackage(package.__version__, kind, package.load(kind))
-    except Exception as fault:  # binaries for another Python or another machine raise what they like
+    except Exception as fault:  # binaries for another Python or another machine raise any type
         line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
         return f"the package pomona-native cannot be imported ({line}): run make native"
 
 
 def release() -> str:
-    """Version of pomona-native and the kind of processor that it computes for; empty where it cannot be used."""
+    """Return the version of pomona-native and its kind of processor; empty if it cannot be used."""
     package = native_package()
     return "" if isinstance(package, str) else f"{package.version} {package.kind}"

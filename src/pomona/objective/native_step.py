@@ -1,7 +1,7 @@
-"""The native engine: what plain chains of layers compute, in one call of the optional package pomona-native.
+"""The native engine: plain chains of layers in one call of the optional package pomona-native.
 
-PyTorch's operators cost about as much to call as a small step takes to compute, and know nothing of the zeros that
-pooling and ReLU leave in gradients. The package knows convolutions with pooling and ReLU, and linear layers with ReLU.
+Calling PyTorch's operators costs about as much as computing a small step, and they do not use the zeros that pooling
+and ReLU leave in gradients. The package supports convolutions with pooling and ReLU, and linear layers with ReLU.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from pomona.objective.native_layers import Layer, chain
 from pomona.objective.native_package import native_package
 from pomona.objective.pull import Pull
 
-NEUTRAL = torch.zeros(1), torch.ones(1)  # shift and scale of samples that need none
+NEUTRAL = torch.zeros(1), torch.ones(1)  # identity shift and scale
 PARTS = 8
-"""Outputs are computed of so large a part of the most samples that a call takes: of maps with 2^24 numbers, 64 MiB."""
+"""Outputs are computed for this fraction of the maximum samples of a call: maps of 2^24 numbers, 64 MiB."""
 Prepared = tuple[Tensor, Tensor, Tensor]  # samples, indices into them, their targets
 
 
@@ -34,10 +34,10 @@ class NativeStep:
     Attributes:
         package: the package's module for this kind of processor.
         layers: of the chain.
-        network: the chain; networks hold working memory, so one call at a time.
+        network: the chain; it holds working memory, so calls must not overlap.
         data: the resident data.
-        shift, scale: as in ``DeviceDataset``, 0 and 1 where it has none.
-        ends: for each layer with parameters, where they end in a row of it and of all before it.
+        shift, scale: as in ``DeviceDataset``, 0 and 1 if it has none.
+        ends: for each layer with parameters, their end in a row of it and of all before it.
         bf16: convolutions multiply numbers rounded to bf16 and add in float32; all else is float32.
     """
 
@@ -55,15 +55,15 @@ class NativeStep:
     def of(
         cls, module: nn.Module, space: ParameterSpace, data: DeviceDataset, criterion: Any, bf16: bool, kind: str = ""
     ) -> "NativeStep | str":
-        """The step of a module on data, or why the package does not know it.
+        """Return the step of a module on data, or the reason why the package does not support it.
 
         Args:
             module: the architecture.
             space: its parameter space.
             data: the resident data.
-            criterion: per-sample loss; the package knows ``losses.cross_entropy``.
-            bf16: round factors of convolutions to bf16.
-            kind: of processor to compute for; the fastest if empty.
+            criterion: per-sample loss; the package supports ``losses.cross_entropy``.
+            bf16: whether to round factors of convolutions to bf16.
+            kind: kind of processor; the fastest if empty.
         """
         package = native_package(kind)
         if isinstance(package, str):
@@ -85,7 +85,7 @@ class NativeStep:
 
     @property
     def most(self) -> int:
-        """Samples that a gradient or a step is of at most: their largest maps have 2^27 numbers."""
+        """The maximum samples of a gradient or a step: their largest maps have 2^27 numbers."""
         return int(self.network.most)
 
     def gradient(self, row: Tensor, g: Tensor, batch: Prepared, above: int = 0) -> float:
@@ -108,8 +108,8 @@ class NativeStep:
     ) -> float:
         """Take one step of plain SGD on ``row`` (d,), in place; return the mean loss before it.
 
-        ``moments``: what momentum remembers, in place, or, without momentum, anything. ``pull``, of one row, is added
-        to the gradient. Where ``part`` is given, it alone moves, and moments are those of it.
+        ``moments``: the momentum buffer, updated in place; ignored without momentum. ``pull``, of one row, is added to
+        the gradient. If ``part`` is given, only it moves, and moments are those of it.
         """
         x, index, y = batch
         rates = round_.lr, round_.momentum, round_.weight_decay
@@ -120,33 +120,33 @@ class NativeStep:
         return loss
 
     def outputs(self, row: Tensor, index: Tensor) -> Tensor:
-        """Outputs (b, K) of resident samples ``index`` (b,) under ``row`` (d,)."""
+        """Return outputs (b, K) of resident samples ``index`` (b,) under ``row`` (d,)."""
         return self._through(self.network, row, self.resident(index))
 
     def skipped(self, above: int) -> int:
-        """How many layers come before all that have parameters from ``above`` on; never the last one."""
+        """Return the number of leading layers without parameters from ``above`` on; never includes the last one."""
         return sum(end <= above for end in self.ends[:-1])
 
     def below(self, row: Tensor, batch: Prepared, above: int) -> Tensor:
-        """What the layers that ``gradient`` leaves out make of a batch (b, ...); there must be some."""
+        """Return the outputs of the layers that ``gradient`` skips for a batch (b, ...); there must be some."""
         return self._through(self._half(above)[0], row, batch)
 
     def gradient_above(self, features: Tensor, row: Tensor, g: Tensor, y: Tensor, above: int) -> float:
-        """As ``gradient``, of what ``below`` returned."""
+        """Compute ``gradient`` from the result of ``below``."""
         at = features, torch.arange(len(features)), y
         loss: float = self._half(above)[1].gradient(row, g, *at, *NEUTRAL, self.bf16, 0)
         return loss
 
     def resident(self, index: Tensor) -> Prepared:
-        """A batch of resident samples: they are gathered and normalised in the call."""
+        """Return a batch of resident samples, which are gathered and normalised inside the call."""
         return self.data.x, index, self.data.target(index)
 
     def _of(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """How samples are normalised: those that are not the resident ones come as the network takes them."""
+        """Return the shift and scale of samples; samples other than the resident ones are already network input."""
         return (self.shift, self.scale) if x is self.data.x else NEUTRAL
 
     def _through(self, network: Any, row: Tensor, batch: Prepared) -> Tensor:
-        """What a network makes of a batch: vectors (b, f), or maps (b, height, width, channels)."""
+        """Return a network's outputs for a batch: vectors (b, f), or maps (b, height, width, channels)."""
         x, index, _ = batch
         *sides, channels = network.reached
         made = torch.empty(len(index), prod(sides) * channels)
@@ -156,7 +156,7 @@ class NativeStep:
         return made if sides == [1, 1] else made.view(len(index), *sides, channels)
 
     def _half(self, above: int) -> tuple[Any, Any]:
-        """The network in two, before the layers that have parameters from ``above`` on."""
+        """Split the network before the layers that have parameters from ``above`` on."""
         count = self.skipped(above)
         if count not in self._halves:
             lower = _network(self.package, _image(self.data), self.layers[:count])
@@ -165,13 +165,13 @@ class NativeStep:
 
 
 def _image(data: DeviceDataset) -> tuple[int, ...]:
-    """The shape (height, width, channels) of a sample; of a vector (1, 1, F)."""
+    """Return the shape (height, width, channels) of a sample; (1, 1, F) for a vector."""
     shape = tuple(data.x.shape[1:])
     return shape if len(shape) == 3 else (1, 1, *shape)
 
 
 def _network(package: Any, shape: tuple[int, ...], layers: Sequence[Layer]) -> Any:
-    """A network of the package for samples (height, width, channels). Raises ValueError for sizes out of bounds."""
+    """Create a network of the package for samples (height, width, channels). Raises ValueError for invalid sizes."""
     network = package.Network(*shape)
     for layer in layers:
         layer.add(network)
@@ -179,12 +179,12 @@ def _network(package: Any, shape: tuple[int, ...], layers: Sequence[Layer]) -> A
 
 
 def prepared(x: Tensor, y: Tensor) -> Prepared:
-    """A batch of samples (b, C, H, W) or (b, F) that were changed on the way."""
+    """Return a batch of samples (b, C, H, W) or (b, F) that have been augmented."""
     return (x.movedim(1, -1) if x.dim() > 2 else x).contiguous(), torch.arange(len(x)), y
 
 
 def _unknown(data: DeviceDataset, criterion: Any) -> str:
-    """Why the package does not know what is computed beside the network; empty if it does."""
+    """Return the reason why the package does not support the computation around the network; empty if it does."""
     if data.x.device.type != "cpu":
         return "it computes on CPUs only"
     if criterion is not cross_entropy or data.weights is not None or data.y.dim() != 1 or data.y.is_floating_point():

@@ -2,8 +2,8 @@
 
     G = (sum_i clip(dF_i/dw, C) + N(0, (sigma C)^2)) / B     i over a Poisson sample, each with probability q = B / n
 
-is the only function of private data that a method receives: what it computes from G (APPLE's step on its directed
-relationships, FedALA's weights, APFL's alpha) is post-processing and costs nothing more. B is the expected batch size,
+is the only function of private data that a method receives: everything computed from G (APPLE's step on its directed
+relationships, FedALA's weights, APFL's alpha) is post-processing without further cost. B is the expected batch size,
 min(batch_size, n), never the drawn one.
 """
 
@@ -34,21 +34,21 @@ CHUNK_SAMPLES = 64
 
 
 class PrivateObjective:
-    """An objective whose gradients are differentially private; evaluation is the wrapped objective's.
+    """An objective with differentially private gradients; evaluation is the wrapped objective's.
 
-    Per-sample gradients are float32 whatever the wrapped objective's precision. They are computed in chunks of one
-    size, the last one padded, so that what a sample contributes does not depend on who else was drawn.
+    Per-sample gradients are float32 whatever the wrapped objective's precision. They are computed in chunks of equal
+    size, the last one padded, so that a sample's contribution does not depend on the other samples drawn.
 
     Args:
         inner: the objective over the same data.
-        module: the architecture; of its own values only the frozen ones are used.
+        module: the architecture; only its frozen values are used.
         space: the module's parameter space.
         settings: the run's privacy.
         folder: of the clients' key stores; each is opened when the client first trains.
-        chunk: samples whose gradients are held at a time; by memory if not set.
+        chunk: number of samples whose gradients are held at a time; determined by memory if not set.
 
     Raises:
-        ConfigError: a layer keeps statistics of a batch or mixes its samples.
+        ConfigError: a layer stores batch statistics or mixes samples.
     """
 
     def __init__(
@@ -79,28 +79,28 @@ class PrivateObjective:
         self._refuse_mixing()
 
     def key_store(self, client: int) -> KeyStore:
-        """A client's noise key and ledger. Raises as ``KeyStore.open``."""
+        """Return a client's noise key and ledger. Raises as ``KeyStore.open`` does."""
         if client not in self._key_stores:
             self._key_stores[client] = KeyStore.open(self._folder, client, self._settings)
         return self._key_stores[client]
 
     def position(self, client: int) -> Position:
-        """Position of a client's ledger, for a checkpoint."""
+        """Return the position of a client's ledger, for a checkpoint."""
         return self.key_store(client).position()
 
     def require(self, client: int, position: Position) -> None:
-        """Raise PrivacyError unless a client's ledger goes on from a checkpoint's position; makes no key store."""
+        """Raise PrivacyError unless a client's ledger continues from a checkpoint's position; creates no key store."""
         if client in self._key_stores:
             self._key_stores[client].ledger.require(position)
         else:
             self._key_stores[client] = KeyStore.open(self._folder, client, self._settings, position)
 
     def spent(self, client: int) -> float:
-        """A client's epsilon so far."""
+        """Return a client's epsilon so far."""
         return self.key_store(client).spent()
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
-        """Poisson batches of a client's rows: as many steps as ordinary passes have, any of them possibly empty."""
+        """Yield Poisson batches of a client's rows: as many steps as in ordinary passes; batches may be empty."""
         n, store = len(rows), self.key_store(pass_.client)
         for step in range(pass_.epochs * mechanism.steps(n, pass_.size, pass_.share)):
             draw = Draw(pass_.round, pass_.purpose, step, n, pass_.size)
@@ -116,13 +116,13 @@ class PrivateObjective:
         above: int = 0,
         views: Views = None,
     ) -> tuple[Tensor, Tensor]:
-        """Private gradients G (n, d) at rows W (n, d), and losses (n,): zeros unless "training-loss" is acknowledged.
+        """Return private gradients G (n, d) at rows W, and losses (n,): zeros unless "training-loss" is acknowledged.
 
-        ``views``: of the batches; what they draw follows a client's secret key, not the run's seed.
-        Without a criterion all of G is released, whatever is asked for: what is clipped is a whole gradient's norm.
+        ``views``: of the batches; their randomness depends on a client's secret key, not on the run's seed. Without a
+        criterion all of G is released, whatever is requested, because the norm of the whole gradient is clipped.
 
         Raises:
-            ConfigError: the batch was not drawn by ``batches``; or there is a criterion, which is not acknowledged.
+            ConfigError: the batch was not drawn by ``batches``; or there is a criterion that is not acknowledged.
             PrivacyError, StorageError: as ``KeyStore.release``.
         """
         if criterion is not None:
@@ -144,11 +144,11 @@ class PrivateObjective:
                     losses[k], total = self.clipped_sum(W[k], index, view)
                 G[k] = store.release(draw, W[k], total) / min(draw.size, draw.n)
                 for part in self._space.padding:
-                    G[k, part] = 0  # what has no gradient needs no noise
+                    G[k, part] = 0  # a frozen coordinate needs no noise
         return (losses if self.shows_losses else torch.zeros_like(losses)), G
 
     def clipped_sum(self, row: Tensor, index: Tensor, view: View | None = None) -> tuple[Tensor, Tensor]:
-        """Mean loss () and sum (d,) float64 of the clipped gradients of samples ``index``; private, without noise."""
+        """Return mean loss () and sum (d,) float64 of clipped gradients of samples ``index``; private, no noise."""
         loss, total = row.new_zeros(()), torch.zeros_like(row, dtype=torch.float64)
         parameters = {e.name: e.view(row) for e in self._space.parameters}
         for part in index.split(self._chunk) if len(index) else ():
@@ -162,41 +162,41 @@ class PrivateObjective:
         return loss, total
 
     def hessian(self, *_: Any, **__: Any) -> Tensor:
-        """Refuse: such a product is not a clipped gradient. Raises ConfigError."""
+        """Refuse, because such a product is not a clipped gradient. Raises ConfigError."""
         raise ConfigError(f"{releases.SECOND_ORDER}; take a method or an order without them")
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """The wrapped objective's; to be acknowledged as "metrics", or "output-criterion" for training data."""
+        """Return the wrapped outputs; requires acknowledging "metrics", or "output-criterion" for training data."""
         releases.require(self._settings, "output-criterion" if split == "train" else "metrics")
         return self.inner.outputs(row, client, split)
 
     def batchwise(
         self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
-        """The wrapped objective's; to be acknowledged as ``outputs``."""
+        """Return the wrapped objective's result; requires the same acknowledgement as ``outputs``."""
         releases.require(self._settings, "output-criterion" if split == "train" else "metrics")
         return self.inner.batchwise(row, client, split, of)
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
-        """The wrapped objective's; to be acknowledged as "output-criterion"."""
+        """Return the wrapped objective's features; requires acknowledging "output-criterion"."""
         releases.require(self._settings, "output-criterion")
         return self.inner.features(row, client, split)
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
-        """One row (d,) as named tensors; a function of the row alone, as no layer keeps statistics."""
+        """Return one row (d,) as named tensors; a function of the row alone, since no layer stores statistics."""
         return self.inner.tensors(row, client)
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
-        """The wrapped objective's; to be acknowledged as "training-loss" or "validation-losses", by the split."""
+        """Return the wrapped losses; requires acknowledging "training-loss" or "validation-losses", by split."""
         releases.require(self._settings, "training-loss" if split == "train" else "validation-losses")
         return self.inner.losses(row, client, split)
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The run's own per-sample losses (b,)."""
+        """Return the run's own per-sample losses (b,)."""
         return self.inner.criterion(outputs, targets)
 
     def _own(self, view: View | None, draw: Draw) -> View | None:
-        """A view whose random numbers are a client's secret."""
+        """Return a view whose random numbers are the client's secret."""
         return view and replace(view, seed=self.key_store(view.client).view_seed(draw))
 
     def _address(self, index: Tensor) -> tuple[int, Draw]:
@@ -209,7 +209,7 @@ class PrivateObjective:
         return address
 
     def _refuse_mixing(self) -> None:
-        """Raise ConfigError if a sample's gradient depends on who stands beside it, by two samples of the data."""
+        """Raise ConfigError if a sample's gradient depends on the rest of its batch, tested on two samples."""
         if len(self.data.y) < 2:
             return
         row = torch.zeros(self._space.size, device=self.data.y.device).fill_(0.01)
@@ -229,7 +229,7 @@ class PrivateObjective:
 
 
 def refuse_statistics(module: nn.Module) -> None:
-    """Raise ConfigError naming the first layer that normalises over a batch or keeps statistics of samples."""
+    """Raise ConfigError for the first layer that normalises over a batch or stores statistics of samples."""
     for name, layer in active(module):
         keeps = any(b.is_floating_point() for b in layer.buffers(recurse=False))
         if keeps or isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -240,5 +240,5 @@ def refuse_statistics(module: nn.Module) -> None:
 
 
 def padded(index: Tensor, length: int) -> Tensor:
-    """Indices (length,): the given ones, then the first of them again."""
+    """Pad indices to (length,) with copies of the first."""
     return torch.cat([index, index[:1].expand(length - len(index))])

@@ -1,4 +1,4 @@
-"""What a method adds to the gradient of a local step, where it is affine in the row: proximal and linear terms."""
+"""Terms that a method adds to the gradient of a local step, affine in the row: proximal and linear terms."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Pull:
-    """The term weight (w - centre) + constant; a part that is None is left out.
+    """The term weight (w - centre) + constant; parts that are None are omitted.
 
     Attributes:
         weight: of the proximal part.
-        centre: rows (n, d) that it draws to.
+        centre: rows (n, d) that attract w.
         constant: rows (n, d) that do not depend on w.
     """
 
@@ -20,7 +20,7 @@ class Pull:
     constant: Tensor | None = None
 
     def __call__(self, w: Tensor) -> Tensor:
-        """The term (a, d) of the first a rows, w (a, d)."""
+        """Return the term (a, d) for the first a rows, w (a, d)."""
         constant = None if self.constant is None else self.constant[: len(w)]
         if self.centre is None:
             return w.new_zeros(w.shape) if constant is None else constant
@@ -28,5 +28,5 @@ class Pull:
         return proximal if constant is None else proximal + constant
 
     def row(self, k: int) -> "Pull":
-        """The term of one row, whose centre and constant are (d,)."""
+        """Return the term for one row, whose centre and constant are (d,)."""
         return Pull(self.weight, *(None if part is None else part[k] for part in (self.centre, self.constant)))

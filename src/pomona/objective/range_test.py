@@ -1,10 +1,9 @@
-"""A learning rate from a range test: brief federated averaging at each of a few rates, judged by training loss.
+"""Learning rate range test: brief federated averaging at several rates, compared by training loss.
 
 A range test (Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017, section 3.3) trains briefly at
 growing rates and watches the loss. Here each rate starts from the run's initial model and gets a few short rounds of
-FedAvg on a few clients, so that it is judged by what a federation does with it: local steps, then their mean. Only
-training samples are used. A rate that is best over a few steps can diverge later, so one that stands next to a rate
-that diverged is not taken.
+FedAvg on a few clients, so that the rate is tested as in a federation: local steps, then averaging. Only training
+samples are used. The best rate over a few steps can diverge later, so a rate next to one that diverged is not chosen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,18 +18,18 @@ from pomona.objective.batches import Pass, ordinary
 from pomona.objective.interface import Objective
 from pomona.objective.training_view import View
 
-RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of SGD
-ADAPTIVE_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # of Adam, whose steps are as long as the rate
-CLIENTS = 6  # at most so many take part, evenly spaced by their number of samples
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # for SGD
+ADAPTIVE_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # for Adam, whose step length is the rate
+CLIENTS = 6  # maximum number of clients, evenly spaced by their number of samples
 ROUNDS = 6
-STEPS = 6  # local steps a client and round
+STEPS = 6  # local steps per client and round
 DIVERGED = 10.0  # times the first round's loss
 PURPOSE = "range test"
 
 
 @dataclass(frozen=True)
 class RangeTest:
-    """The rates tried, ascending, and the training loss that each ends with; infinite where it diverged."""
+    """Rates tried, ascending, with their final training loss; infinite if training diverged."""
 
     rates: tuple[float, ...]
     losses: tuple[float, ...]
@@ -51,11 +50,11 @@ class RangeTest:
 
 @dataclass(frozen=True)
 class Steps:
-    """A run's local steps, on which a good rate depends.
+    """A run's local steps, which determine a good rate.
 
     Attributes:
-        batch_size: samples a step.
-        moments: of rows (n, d), what their optimizer remembers from step to step.
+        batch_size: samples per step.
+        moments: creates the optimizer state of rows (n, d).
         descend: a step on rows (n, d), in place, with gradients (n, d), moments and a rate.
         seed: root of the batches' streams.
     """
@@ -69,13 +68,13 @@ class Steps:
 def range_test(
     objective: Objective, w0: Tensor, sizes: Sequence[int], steps: Steps, rates: Sequence[float] = RATES
 ) -> RangeTest:
-    """Try learning rates for local steps; rates above one that diverged are not tried.
+    """Try learning rates for local steps, in ascending order until one diverges.
 
     Args:
         objective: over the clients' data.
-        w0: (d,) the model that training starts from.
+        w0: (d,) the initial model.
         sizes: (n,) training samples of each client; those without any do not take part.
-        steps: those of the run. All rates see the same batches.
+        steps: those of the run. All rates use the same batches.
         rates: ascending.
     """
     having = sorted((i for i, n in enumerate(sizes) if n), key=lambda i: (sizes[i], i))
@@ -87,14 +86,14 @@ def range_test(
 
 
 def _spaced(ordered: Sequence[int], most: int) -> Sequence[int]:
-    """At most ``most`` of a sequence, evenly spaced, the first and the last among them."""
+    """Return at most ``most`` items, evenly spaced and including the first and the last."""
     if len(ordered) <= most:
         return ordered
     return [ordered[round(k * (len(ordered) - 1) / (most - 1))] for k in range(most)]
 
 
 def _loss(objective: Objective, w0: Tensor, sizes: Mapping[int, int], steps: Steps, rate: float) -> float:
-    """The training loss over the steps of the last round, mean over samples; infinite if training diverged."""
+    """Return the mean training loss per sample in the last round; infinite if training diverged."""
     weights = torch.tensor(list(sizes.values()), dtype=torch.float64)
     shares = (weights / weights.sum()).to(w0)
     w, losses = w0, []
@@ -110,7 +109,7 @@ def _loss(objective: Objective, w0: Tensor, sizes: Mapping[int, int], steps: Ste
 def _local(
     objective: Objective, w: Tensor, client: int, steps: Steps, rate: float, number: int
 ) -> tuple[Tensor, Tensor]:
-    """A client's few steps from w (d,): its row (d,) and the mean loss ()."""
+    """Take a client's few steps from w (d,); return its row (d,) and the mean loss ()."""
     row = w.clone().unsqueeze(0)
     moments, losses = steps.moments(row), []
     address = Pass(steps.seed, PURPOSE, number, client, STEPS, steps.batch_size, least=objective.least_batch)

@@ -1,4 +1,4 @@
-"""The objective, one row at a time: exact, and on a CPU the fastest way for a single client."""
+"""The objective for one row at a time: exact, and on a CPU the fastest way for a single client."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -31,19 +31,19 @@ RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]  # (outputs, targets, 
 Precision = Literal["fp32", "bf16"]
 
 EVALUATION_BATCH = 512
-TARGETS_AT_ONCE = 2**17  # pixels: eight images of 128 x 128 at a time, whose maps are quicker than those of 64
+TARGETS_AT_ONCE = 2**17  # pixels: eight images of 128 x 128 at a time, whose maps are faster than those of 64
 
 
 class LoopObjective:
     """Losses and gradients of rows W (n, d), where row k is evaluated on the k-th list of sample indices.
 
     Args:
-        module: the architecture; of its own values only the frozen ones are used.
+        module: the architecture; only its frozen values are used.
         space: the module's parameter space.
         data: the resident data.
         criterion: (outputs (b, K), targets) -> per-sample losses (b,).
         precision: ``bf16`` runs forward and backward under autocast; rows and gradients stay float32.
-        native: computes what it knows; the rest, criteria that differ from the run's among it, is left to PyTorch.
+        native: used if supported; everything else, including criteria that differ from the run's, uses PyTorch.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LoopObjective:
         self.space = space
         self.data = data
         self.layers, self.norms = space.layers, space.norms
-        self.least_batch = 2 if space.has_statistics else 1  # the variance of one sample is no statistic
+        self.least_batch = 2 if space.has_statistics else 1  # a single sample has no variance
         self._module, self._enter_training = module, training_mode(module)
         self._whole = whole(module, data.patch)
         self._criterion = criterion
@@ -69,8 +69,8 @@ class LoopObjective:
         self._buffers = [buffers[e.name] for e in space.buffers]
         self._own = [buffer.data for buffer in self._buffers]
         self._estimates = Estimates()
-        self._watched = False  # whether a hook waits for what a layer of PyTorch receives
-        # PyTorch's backward pass of a GroupNorm that stands first fails where nobody asks for its input's gradient.
+        self._watched = False  # whether a hook is waiting for the input of one of PyTorch's layers
+        # PyTorch's backward pass fails for a GroupNorm in first place whose input needs no gradient.
         self._asks_inputs = any(isinstance(part, nn.GroupNorm) for part in module.modules()) and data.shift is not None
 
     def gradient(
@@ -81,12 +81,12 @@ class LoopObjective:
         above: int = 0,
         views: Views = None,
     ) -> tuple[Tensor, Tensor]:
-        """Mean losses (n,) on the given samples and their gradients G (n, d); buffers inside W are updated in place.
+        """Return mean losses (n,) on the samples and their gradients G (n, d); buffers inside W are updated in place.
 
         ``criterion`` replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses; or
-        a list of one function a row, for what depends on the row or on a batch as a whole, of (outputs, targets,
-        features), the last being what the last layer receives. Backpropagation stops ``above`` the parameters that
-        nobody asks for: G may be 0 before this coordinate. ``views``: of the batches, one a row.
+        one function per row, for losses that depend on the row or on a batch as a whole, of (outputs, targets,
+        features), where features are the input of the last layer. Backpropagation stops ``above`` the unused
+        parameters: G may be 0 before this coordinate. ``views``: of the batches, one per row.
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         G[:, :above] = 0
@@ -103,7 +103,7 @@ class LoopObjective:
     def gradient_above(
         self, W: Tensor, indices: list[Tensor], above: int, kept: ConstantFeatures, views: Sequence[View]
     ) -> tuple[Tensor, Tensor]:
-        """As ``gradient``, for rows that below ``above`` are the same whenever they come with a batch of ``kept``."""
+        """Return ``gradient`` for rows that below ``above`` are the same whenever a batch of ``kept`` occurs."""
         native = self._native
         if native is None or not native.skipped(above):
             return self.gradient(W, indices, None, above, views)
@@ -127,9 +127,9 @@ class LoopObjective:
     ) -> Tensor | None:
         """Take one step of plain SGD on rows W (n, d), in place; return their mean losses (n,) before it.
 
-        None, with nothing done, where steps are not taken in one go: by PyTorch, or by another optimizer.
-        ``moments`` (n, d) are what momentum remembers, (n, 0) without. ``pull`` is added to the gradient; where
-        ``part`` is given, it alone moves, and moments are those of it.
+        Returns None, and changes nothing, if whole steps are not supported: with PyTorch, or another optimizer.
+        ``moments`` (n, d) are momentum buffers, (n, 0) without momentum. ``pull`` is added to the gradient; if ``part``
+        is given, only it moves, and moments are those of it.
         """
         if self._native is None or not round_.optimizer.plain:
             return None
@@ -145,11 +145,11 @@ class LoopObjective:
         return self._native is not None
 
     def mixtures(self, mixture: Mixture) -> Tensor:
-        """The mixtures (n, d)."""
+        """Return the mixtures (n, d)."""
         return self._mixtures.rows(self._native, mixture) if self._native else mixture.rows()
 
     def products(self, mixture: Mixture, G: Tensor) -> Tensor:
-        """The products (n, N) of rows G (n, d) with the rows that are mixed."""
+        """Return the products (n, N) of rows G (n, d) with the mixed rows."""
         return self._mixtures.products(self._native, mixture, G) if self._native else mixture.products(G)
 
     def mixed_step(
@@ -163,11 +163,11 @@ class LoopObjective:
         return self._mixtures.step(self._native, mixture, batches, moments, round_)
 
     def _batch(self, native: NativeStep, index: Tensor, view: View | None) -> Prepared:
-        """A batch as the native engine takes it, as training sees it."""
+        """Return a batch with its training view, for the native engine."""
         return native.resident(index) if self.data.plain or view is None else prepared(*self.data.seen(index, view))
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:
-        """Products (n, d) of the mean losses' Hessians at rows W (n, d), on the samples, with vectors Z (n, d).
+        """Return products (n, d) of the mean losses' Hessians at rows W (n, d), on the samples, with vectors Z (n, d).
 
         Exact, by a second backward pass through the first (Pearlmutter, Neural Computation 1994).
         """
@@ -191,7 +191,7 @@ class LoopObjective:
 
     @torch.no_grad()
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """Outputs (b, K) of one model row (d,) on all of a client's split, and the targets, in its rows' order."""
+        """Return outputs (b, K) of a model row (d,) on all of a client's split, and the targets, in row order."""
         outputs, targets = self.batchwise(row, client, split, lambda outputs, targets: (outputs, targets)) or (
             torch.empty(0),
             self.data.target(self.data.rows[split][client]),
@@ -202,9 +202,9 @@ class LoopObjective:
     def batchwise(
         self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
-        """What a function makes of outputs (b, *S) and targets, samples first, on all of a client's split.
+        """Apply a function to outputs (b, *S) and targets, samples first, on all of a client's split.
 
-        It sees one batch at a time, so that no more than what it returns is held; () for no samples.
+        It gets one batch at a time, so only its results are kept in memory; () for no samples.
         """
         self._evaluable(row, client)
         self._module.eval()
@@ -214,20 +214,20 @@ class LoopObjective:
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True)) if len(index) else ()
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
-        """Inputs (b, f) of the last layer under one model row (d,), on all of a client's split.
+        """Return inputs (b, f) of the last layer under one model row (d,), on all of a client's split.
 
-        Raises ConfigError where the network sees patches: those of a whole sample do not exist.
+        Raises ConfigError if the network sees patches: a whole sample then has no features.
         """
         if self.data.patch:
             raise ConfigError("features of whole images are asked for, the network sees patches; take model.patch out")
         with self._seeing_features() as seen:
             outputs, _ = self.outputs(row, client, split)
-        # Estimating statistics looks at the training data first; the split comes last.
+        # Estimating statistics runs on the training data first; the split comes last.
         return torch.cat(seen)[-len(outputs) :] if len(outputs) else torch.empty(0)
 
     @contextmanager
     def _seeing_features(self) -> Iterator[list[Tensor]]:
-        """A list that grows by what the last layer receives (b, f) in each forward pass."""
+        """Collect the inputs (b, f) of the last layer in each forward pass into a list."""
         seen: list[Tensor] = []
         last = self._module.get_submodule(layers(self._module)[-1][0])
         hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1).float()))
@@ -240,25 +240,25 @@ class LoopObjective:
 
     @torch.no_grad()
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
-        """A model row (d,) as named tensors, with the buffers it is evaluated with at a client; no frozen ones."""
+        """Return a model row (d,) as named tensors, with the buffers for its evaluation at a client; no frozen ones."""
         self._evaluable(row, client)
         fixed = frozen(self._module)
         tensors = [*self._module.named_parameters(), *self._module.named_buffers()]
         return {k: t.detach().contiguous().clone() for k, t in tensors if t.is_floating_point() and k not in fixed}
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
-        """Per-sample losses (b,) of one model row on all of a client's split."""
+        """Return per-sample losses (b,) of one model row on all of a client's split."""
         found = self.batchwise(row, client, split, lambda outputs, targets: (self._criterion(outputs, targets),))
         return found[0] if found else torch.empty(0)
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The run's own per-sample losses (b,)."""
+        """Return the run's own per-sample losses (b,)."""
         return self._criterion(outputs, targets)
 
     def _loss(
         self, y: Tensor, criterion: Criterion | list[RowCriterion] | None, k: int, outputs: Tensor, features: Tensor
     ) -> Tensor:
-        """The mean loss () of outputs (b, K), in row ``k`` of a call."""
+        """Return the mean loss () of outputs (b, K), in row ``k`` of a call."""
         if isinstance(criterion, list):
             return criterion[k](outputs.float(), y, features.float())
         return (criterion or self._criterion)(outputs.float(), y).mean()
@@ -273,7 +273,7 @@ class LoopObjective:
         k: int,
         above: int,
     ) -> Tensor:
-        """The mean loss () of row ``k``, whose gradient is written into ``g`` (d,), from ``above`` on."""
+        """Return the mean loss () of row ``k``, and write its gradient into ``g`` (d,), from ``above`` on."""
         self._point_at(row)
         x.requires_grad_(self._asks_inputs)
         with self._seeing_features() as seen, self._autocast():
@@ -288,7 +288,7 @@ class LoopObjective:
         return loss.detach()
 
     def _forward(self, row: Tensor, index: Tensor) -> Tensor:
-        """Outputs (b, K) of samples under the row that is pointed at."""
+        """Return outputs (b, K) of samples under the current row."""
         if self._native and not self._watched:
             return self._native.outputs(row, index)
         x, _ = self.data.gather(index)
@@ -297,7 +297,7 @@ class LoopObjective:
         return outputs.float()
 
     def _at_once(self, pixels: int) -> int:
-        """Samples that are computed together, of so many targets each."""
+        """Return the batch size for evaluation, for this many targets per sample."""
         return min(EVALUATION_BATCH, max(self.least_batch, TARGETS_AT_ONCE // max(1, pixels)))
 
     def _autocast(self) -> torch.autocast | nullcontext[None]:
@@ -316,7 +316,7 @@ class LoopObjective:
                 buffer.data = own
 
     def _evaluable(self, row: Tensor, client: int) -> None:
-        """Point at a row, with statistics of a client's own where the row brings none."""
+        """Make a row current, with statistics of a client's own if the row has none."""
         self._point_at(row)
         if not self.space.has_statistics or self.space.statistics_in(row):
             return
@@ -330,9 +330,9 @@ class LoopObjective:
                 buffer.copy_(value)
 
     def _estimate_statistics(self, norms: Sequence[nn.modules.batchnorm._BatchNorm], client: int) -> None:
-        """BatchNorm statistics of the model pointed at, as plain averages over the client's training batches.
+        """Estimate the current model's BatchNorm statistics as plain averages over the client's training batches.
 
-        Of a network that sees patches, over one a sample, always the same. Dropout is off, as where they are used.
+        For a network that sees patches, one per sample is used, always the same. Dropout is off, as in evaluation.
         """
         kept = [m.momentum for m in norms]
         self._module.eval()

@@ -1,4 +1,4 @@
-"""The objective, many rows at a time: n small training steps as one large one, for a GPU."""
+"""The objective for many rows at a time: n small training steps as one large one, for a GPU."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -24,22 +24,21 @@ Named = dict[str, Tensor]
 class StackedObjective:
     """Losses and gradients of rows W (n, d), all rows in one forward and one backward pass.
 
-    Equal to ``LoopObjective`` up to rounding, and given the same arguments: rows of unequal batches are padded, and
-    what is padded counts for nothing; networks that normalise over a batch are not padded, but computed by runs of
-    rows with equally long batches. Evaluation has large batches already, and goes row by row, as
-    products with a Hessian do.
+    Equal to ``LoopObjective`` up to rounding, with the same arguments: rows of unequal batches are padded, and the
+    padding has no effect; networks that normalise over a batch are not padded, but computed in runs of rows with
+    equally long batches. Evaluation, whose batches are already large, and products with a Hessian are computed row by
+    row.
 
-    Dropout draws for each row apart, but from one generator for all of them: closeness to the loop ends there. A
-    network must be one that ``torch.func.vmap`` takes: no branches on values, no ``.item()``.
+    Dropout is drawn separately for each row, but from one generator for all of them, so results differ from the loop's.
+    ``torch.func.vmap`` must support the network: no branches on values, no ``.item()``.
 
     Args:
-        module: the architecture; of its own values only the frozen ones are used.
+        module: the architecture; only its frozen values are used.
         space: the module's parameter space.
         data: the resident data; everything is computed on its device.
         criterion: (outputs (b, K), targets) -> per-sample losses (b,).
-        precision: ``bf16`` runs forward and backward under autocast; rows and gradients stay as they are.
-        memory: bytes that the passes of a call may take, roughly; more rows are computed in chunks. At least one row
-            is computed at a time.
+        precision: ``bf16`` runs forward and backward under autocast; rows and gradients keep their dtype.
+        memory: approximate maximum bytes for the passes of a call; more rows are computed in chunks of at least one.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class StackedObjective:
         for part in module.modules():
             if isinstance(part, nn.Embedding) and part.padding_idx is not None:
                 part.register_forward_hook(partial(_stop_at, part.padding_idx))
-            if isinstance(part, nn.GroupNorm):  # ``vmap`` knows it on plain memory alone
+            if isinstance(part, nn.GroupNorm):  # ``vmap`` supports it only on contiguous memory
                 part.register_forward_pre_hook(lambda _, inputs: inputs[0].contiguous())
 
     def gradient(
@@ -80,12 +79,12 @@ class StackedObjective:
         above: int = 0,
         views: Views = None,
     ) -> tuple[Tensor, Tensor]:
-        """Mean losses (n,) on the given samples and their gradients G (n, d); buffers inside W are updated in place.
+        """Return mean losses (n,) on the samples and their gradients G (n, d); buffers inside W are updated in place.
 
         ``criterion`` replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses; or
-        a list of one function a row, of (outputs, targets, features), the last being what the last layer receives.
-        Backpropagation stops ``above`` the parameters that nobody asks for: G may be 0 before this coordinate.
-        ``views``: of the batches, one a row.
+        one function per row, of (outputs, targets, features), where features are the input of the last layer.
+        Backpropagation stops ``above`` the unused parameters: G may be 0 before this coordinate. ``views``: of the
+        batches, one per row.
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         G[:, :above] = G[:, self.space.trained :] = 0
@@ -97,17 +96,17 @@ class StackedObjective:
         return losses, G
 
     def rows_at_once(self, W: Tensor, length: int) -> int:
-        """Number of rows like those of W that are computed together on batches of this length."""
+        """Return the number of rows like those of W that are computed together on batches of this length."""
         if self._cost is None:
             two, four = (self._kept(W, length) for length in (2, 4))
             slope = (four - two) // 2
             self._cost = max(two - 2 * slope, 0), slope
         fixed, slope = self._cost
-        # The backward pass makes as much again of what the forward pass has kept.
+        # The backward pass needs as much memory again as the forward pass keeps.
         return max(1, self._memory // (2 * (fixed + slope * length)))
 
     def _chunks(self, W: Tensor, lengths: list[int]) -> Iterator[slice]:
-        """Slices of the rows that are computed together."""
+        """Yield slices of the rows that are computed together."""
         runs = [list(run) for _, run in groupby(lengths)] if self._mixes_samples else [lengths] if lengths else []
         start = 0
         for run in runs:
@@ -124,7 +123,7 @@ class StackedObjective:
         above: int,
         views: Views,
     ) -> Tensor:
-        """Mean losses (m,) of a chunk's rows; their gradients go into G (m, d)."""
+        """Return mean losses (m,) of a chunk's rows, and write their gradients into G (m, d)."""
         parameters, buffers = self._named(W)
         index, real = padded(indices)
         outputs, features, y = self._forward(parameters, buffers, index, isinstance(criterion, list), views)
@@ -145,9 +144,9 @@ class StackedObjective:
         return losses.detach()
 
     def _named(self, W: Tensor) -> tuple[Named, Named]:
-        """Stacked parameters, views of W and leaves of the graph; and stacked buffers, contiguous copies to write on.
+        """Return stacked parameters, views of W and leaves of the graph; and stacked buffers, writable copies.
 
-        Buffers that are no part of W are the module's own: in training nothing depends on what BatchNorm writes there.
+        Buffers that are not part of W are the module's own: in training nothing depends on BatchNorm's updates of them.
         Frozen ones are not stacked.
         """
         parameters = {e.name: e.view(W).detach().requires_grad_() for e in self.space.parameters}
@@ -158,7 +157,7 @@ class StackedObjective:
     def _forward(
         self, parameters: Named, buffers: Named, index: Tensor, features: bool, views: Views = None
     ) -> tuple[Tensor, Tensor | tuple[()], Tensor]:
-        """Outputs (m, b, K), features (m, b, f) if wanted, and targets, of m models on samples ``index`` (m, b)."""
+        """Return outputs (m, b, K), features (m, b, f) if wanted, and targets of m models on ``index`` (m, b)."""
 
         def one(parameters: Named, buffers: Named, x: Tensor) -> tuple[Tensor, list[Tensor]]:
             seen: list[Tensor] = []
@@ -177,7 +176,7 @@ class StackedObjective:
         return outputs, seen[0] if seen else (), y.unflatten(0, index.shape)
 
     def _kept(self, W: Tensor, length: int) -> int:
-        """Bytes that the forward pass of one row on a batch of this length keeps for the backward pass."""
+        """Return the bytes that the forward pass of one row on a batch of this length keeps for the backward pass."""
         kept: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:
@@ -194,10 +193,9 @@ class StackedObjective:
 
 
 def padded(indices: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Index lists of n rows as one (n, b), b the longest, and which of them are real, bool (n, b).
+    """Stack the index lists of n rows to (n, b), b the longest, with a mask of the real entries, bool (n, b).
 
-    A row is padded with its own first sample: what is finite without padding is finite with it, so that zero times
-    it is zero.
+    A row is padded with its own first sample, so that padding is finite if the row is, and zero times it is zero.
     """
     index = pad_sequence(indices, batch_first=True, padding_value=-1)
     real = index >= 0
@@ -205,5 +203,5 @@ def padded(indices: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _stop_at(token: int, _: nn.Module, inputs: tuple[Tensor], embedded: Tensor) -> Tensor:
-    """No gradient for the padding token: ``vmap`` observes an embedding's ``padding_idx`` in the first row only."""
+    """Stop the gradient for padding tokens: ``vmap`` observes an embedding's ``padding_idx`` only in row 0."""
     return torch.where(torch.eq(inputs[0], token).unsqueeze(-1), embedded.detach(), embedded)

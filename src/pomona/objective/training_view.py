@@ -1,4 +1,4 @@
-"""How training sees a batch: whose it is, and the address of all that is drawn for its samples."""
+"""The training view of a batch: its client, and the random address of its samples' draws."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ from pomona.core.rng import stream
 class View:
     """A client's view of one batch.
 
-    What training makes of a sample follows from this and the sample's place among the client's own, and not from who
-    else is in the batch: two passes over one batch see the same, whatever they are cut into.
+    The changes to a sample follow from this and from the sample's position among the client's own, not from the rest of
+    the
+    batch: two passes over one batch give the same, whatever parts they are split into.
     """
 
     client: int
@@ -23,8 +24,8 @@ class View:
     step: int
 
     def generator(self, place: int) -> np.random.Generator:
-        """The random numbers of the sample at a place among the client's training samples."""
+        """Return the random generator of the sample at a position among the client's training samples."""
         return stream(self.seed, f"augment {self.purpose}", self.round, self.client, self.step, place)
 
 
-Views = Sequence[View | None] | None  # one a row of a call; None: samples as they are
+Views = Sequence[View | None] | None  # one per row of a call; None: samples unchanged

@@ -1,4 +1,4 @@
-"""Partitions: who holds which rows. A recipe gives a table of shares, and one function deals the rows."""
+"""Partitions: a recipe gives a table of shares, and one function deals the rows to the clients."""
 
 from typing import Annotated
 
@@ -35,11 +35,11 @@ RECIPES: dict[str, type[Settings]] = {
     for kind in (Iid, Pathological, Classes, Practical, Groups, Dirichlet, Latent, Natural, FromFile)
 }
 
-DATA_KEYS = {"split", "test_share", "validation_share", "train_limit", "test_limit"}  # those a partition depends on
+DATA_KEYS = {"split", "test_share", "validation_share", "train_limit", "test_limit"}  # those that affect it
 
 
 def usual(dataset: Dataset) -> Natural | Iid:
-    """The recipe where none is named: rows that have owners stay with them."""
+    """Return the default recipe: rows that have owners stay with them."""
     return Iid() if dataset.owners is None else Natural()
 
 
@@ -51,16 +51,16 @@ def divide(
     Args:
         dataset: the data.
         data: the split, the shares for test and validation, and the limits.
-        partition: the recipe; the usual one if None.
+        partition: the recipe; the default if None.
         clients: number of clients.
         seed: of every draw; the same seed gives the same partition.
 
     Returns:
-        The checked partition, with the recipe it was made by.
+        The validated partition, with its recipe.
 
     Raises:
         ConfigError: the recipe does not fit the data or the number of clients.
-        DataError: the data are too few, or the saved partition is not one of this data.
+        DataError: too few rows, or the saved partition belongs to other data.
     """
     if clients < 1:
         raise ConfigError(f"clients = {clients}; set at least 1")
@@ -93,7 +93,7 @@ def divide(
 
 
 def _dealt(pool: Rows, strata: Labels, shares: Shares, rng: np.random.Generator, groups: Labels | None) -> list[Rows]:
-    """The rows of a pool dealt to clients; those of one group as one card, by the stratum that most of them have."""
+    """Deal a pool's rows to the clients; a group is dealt as one unit, in the stratum of most of its rows."""
     if groups is None:
         return [pool[positions] for positions in deal(strata[pool], shares, rng)]
     units, place = np.unique(groups[pool], return_inverse=True)
@@ -116,7 +116,7 @@ def _client_rows(plan: PartitionPlan, task: PartitionTask, share: float) -> tupl
 
 
 def _both(groups: tuple[int, ...], turns: tuple[int, ...]) -> tuple[int, ...]:
-    """The hidden group of each client: that of the recipe, of the turns, or a number for each pair that occurs."""
+    """Return each client's hidden group: from the recipe, from the turns, or a number for each pair of both."""
     if not (groups and turns):
         return groups or turns
     pairs = list(zip(groups, turns, strict=True))

@@ -1,4 +1,4 @@
-"""Shares -> rows: the two draws that every partition is made of, both within one row of the exact share."""
+"""Conversion of shares to rows: two random draws for all partitions, both within one row of the exact share."""
 
 from typing import Any
 
@@ -14,21 +14,21 @@ Shares = NDArray[np.float64]
 def deal(labels: NDArray[np.integer[Any]], shares: Shares, rng: np.random.Generator) -> list[Rows]:
     """Deal rows to clients by a table of shares.
 
-    The rows of a class are shuffled and cut at ``floor(cumsum(shares[:, c]) * count + u)`` with one offset u ~ U[0, 1)
-    a class. Every client is within one row of its exact share of every class; no row is dealt twice; all rows of a
-    class are used when its shares sum to 1. The offset makes the expected number of rows exact: without it the
-    rounding would favour the same clients in every class.
+    The rows of a class are shuffled and cut at ``floor(cumsum(shares[:, c]) * count + u)``, with one offset u ~ U[0, 1)
+    per class. Every client is within one row of its exact share of every class; no row is dealt twice; all rows of a
+    class are used if its shares sum to 1. The offset makes the expected number of rows exact; without it, rounding
+    would favour the same clients in every class.
 
     Args:
         labels: (N,) class numbers in [0, n_classes).
-        shares: (n, n_classes); ``shares[i, c]`` is the share of class c's rows that goes to client i.
-        rng: the stream that shuffles and rounds.
+        shares: (n, n_classes); ``shares[i, c]`` is the share of class c's rows for client i.
+        rng: the stream for shuffling and rounding.
 
     Returns:
         One ascending array of positions in ``labels`` per client.
 
     Raises:
-        ValueError: the table is no table of shares.
+        ValueError: the table is not a valid table of shares.
     """
     if not (np.all(shares >= 0) and np.all(shares.sum(axis=0) < 1 + 1e-9)):
         raise ValueError("shares must be non-negative, and those of a class sum to at most 1")
@@ -46,19 +46,19 @@ def deal(labels: NDArray[np.integer[Any]], shares: Shares, rng: np.random.Genera
 def sample(labels: NDArray[np.integer[Any]], size: int, rng: np.random.Generator) -> Rows:
     """Draw exactly ``size`` rows without replacement, stratified: each class within one row of its exact share.
 
-    Systematic sampling: every (N / size)-th row of the shuffled rows in class order, from a random start, so that each
-    row is drawn with the same probability.
+    Systematic sampling: every (N / size)-th row of the shuffled rows in class order, from a random start, so that all
+    rows have the same probability.
 
     Args:
         labels: (N,) class numbers.
         size: number of rows, at most N.
-        rng: the stream that shuffles and starts.
+        rng: the stream for shuffling and the start.
 
     Returns:
         (size,) ascending positions in ``labels``.
 
     Raises:
-        ValueError: more rows than there are.
+        ValueError: ``size`` exceeds N.
     """
     count = len(labels)
     if not 0 <= size <= count:

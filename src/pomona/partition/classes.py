@@ -1,4 +1,4 @@
-"""Classes handed out in class order, so that clients form groups with the same classes (FedALA, PFLlib)."""
+"""Classes assigned in class order, so that clients form groups with the same classes (FedALA, PFLlib)."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 def classes_table(clients: int, n_classes: int, per_client: int, balanced: bool, rng: np.random.Generator) -> Shares:
-    """(n, n_classes) shares: each class goes to the first ceil(n k / C) clients that still need classes."""
+    """Return (n, n_classes) shares: each class goes to the first ceil(n k / C) clients that still need classes."""
     owners_wanted = -(-clients * per_client // n_classes)
     needs = np.full(clients, per_client)
     table = np.zeros((clients, n_classes))
@@ -28,13 +28,13 @@ def classes_table(clients: int, n_classes: int, per_client: int, balanced: bool,
 
 
 class Classes(Recipe):
-    """A fixed number of classes a client, handed out in class order.
+    """A fixed number of classes per client, assigned in class order.
 
-    The pathological setting of the FedALA paper, as in PFLlib: with 20 clients, 10 classes and 2 classes a client,
-    clients 0 to 3 share classes 0 and 1, clients 4 to 7 classes 2 and 3, and so on. Of the m owners of a class all but
-    the last get a share uniform in [1/(10 m), 1/m], the last the rest; with ``balanced`` all get 1/m. PFLlib's sizes
-    are the same draw in rows instead of shares. Unless k divides the number of classes C, and C divides n k, the
-    last clients may get fewer classes, or the last classes no client (ceil(n k / C) owners a class).
+    The pathological setting of the FedALA paper, as in PFLlib: with 20 clients, 10 classes and 2 classes per client,
+    clients 0 to 3 share classes 0 and 1, clients 4 to 7 classes 2 and 3, and so on. Of the m owners of a class, all but
+    the last get a share uniform in [1/(10 m), 1/m], and the last the rest; with ``balanced`` all get 1/m. PFLlib draws
+    the same sizes in rows instead of shares. Unless k divides the number of classes C, and C divides n k, the last
+    clients may get fewer classes, or the last classes no client (ceil(n k / C) owners per class).
     """
 
     name: Literal["classes"] = "classes"
@@ -42,7 +42,7 @@ class Classes(Recipe):
     balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """Table of classes in order. Raises ConfigError if there are fewer classes than a client needs."""
+        """Return the table of classes in order. Raises ConfigError if there are fewer classes than a client needs."""
         check_classes_per_client(self.classes_per_client, task.n_classes)
         rng = task.stream("table")
         table = classes_table(task.clients, task.n_classes, self.classes_per_client, self.balanced, rng)

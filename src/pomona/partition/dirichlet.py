@@ -1,4 +1,4 @@
-"""Label skew of a chosen strength: Dirichlet shares per class (Lin et al. 2020; FedALA, section 5.1)."""
+"""Label skew of adjustable strength: Dirichlet shares per class (Lin et al. 2020; FedALA, section 5.1)."""
 
 from typing import Literal
 
@@ -11,11 +11,11 @@ from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 def dirichlet_table(clients: int, counts: Labels, beta: float, cap: bool, rng: np.random.Generator) -> Shares:
-    """Draw (n, n_classes) shares, each column Dirichlet(beta * 1).
+    """Draw (n, n_classes) shares, each column from Dirichlet(beta * 1).
 
-    With ``cap``, clients that already hold 1/n of all rows get nothing of the next class. PFLlib zeroes their shares
-    and rescales the others; a rescaled part of a Dirichlet vector is Dirichlet distributed, so drawing over the open
-    clients is the same in distribution, and never divides 0 by 0.
+    With ``cap``, clients that already hold 1/n of all rows get none of the next class. PFLlib sets their shares to zero
+    and rescales the others; a rescaled part of a Dirichlet vector is Dirichlet distributed, so drawing over the
+    remaining clients has the same distribution and never divides 0 by 0.
     """
     table = np.zeros((clients, len(counts)))
     held = np.zeros(clients)
@@ -28,11 +28,11 @@ def dirichlet_table(clients: int, counts: Labels, beta: float, cap: bool, rng: n
 
 
 class Dirichlet(Recipe):
-    """Each class is divided by a draw from a symmetric Dirichlet distribution: small beta, strong skew.
+    """Each class is divided by a draw from a symmetric Dirichlet distribution; small beta means strong skew.
 
-    As in PFLlib, the whole table is drawn again until every client has enough training rows; here the number of tries
-    is bounded. Training and test rows follow the same table. Where targets are not classes, all rows count as one
-    class, and the skew is one of quantity.
+    As in PFLlib, the whole table is redrawn until every client has enough training rows; here the number of tries is
+    limited. Training and test rows use the same table. If targets are not classes, all rows count as one class, and
+    only the quantity is skewed.
     """
 
     by_class = False
@@ -51,14 +51,14 @@ class Dirichlet(Recipe):
     )
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """The first table that gives every client enough rows. Raises DataError after the last try."""
+        """Return the first table that gives every client enough rows. Raises DataError after the last try."""
         rng = task.stream("table")
         counts = task.counts(task.train)
         needed = self.min_size or max(1, min(30, len(task.train) // (2 * task.clients)))
         best = 0
         for _ in range(self.tries):
             table = dirichlet_table(task.clients, counts, self.beta, self.balance_cap, rng)
-            smallest = int(np.floor(table * counts).sum(axis=1).min())  # dealing rounds no share below its floor
+            smallest = int(np.floor(table * counts).sum(axis=1).min())  # rounding keeps the floor
             if smallest >= needed:
                 return PartitionPlan(task.labels, table, table)
             best = max(best, smallest)

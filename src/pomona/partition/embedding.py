@@ -1,4 +1,4 @@
-"""Vectors in which like rows lie close: normalised inputs, or the hidden layer of a network trained on the spot."""
+"""Embeddings that place similar rows close together: normalised inputs, or a trained network's hidden layer."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ Vectors = NDArray[np.float32]
 
 
 def inputs(dataset: Dataset, rows: Rows) -> Vectors:
-    """The rows as a model sees them, float32, in the data set's shape."""
+    """Return the rows as model inputs, float32, in the data set's shape."""
     shift, scale = (np.asarray(v, dtype=np.float32) for v in (dataset.shift, dataset.scale))
     return (dataset.x[rows].astype(np.float32) - shift) / scale
 
@@ -29,7 +29,7 @@ def network(task: PartitionTask, rows: Rows, epochs: int) -> Vectors:
     """Train a small classifier, and return its last hidden layer, before the activation.
 
     Two convolutions of stride 2 (16 and 32 channels) for images, none for tables; then a layer of 128 and the classes.
-    Adam, rate 0.001, batches of 128. Stands in for the VGG-11 pretrained on ImageNet of FedFomo's published code.
+    Adam, rate 0.001, batches of 128. A substitute for the VGG-11 pretrained on ImageNet of FedFomo's published code.
 
     Args:
         task: images or a table, with the rows to train on.

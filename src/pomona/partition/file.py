@@ -1,4 +1,4 @@
-"""A partition read from a file."""
+"""Partitions read from a file."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -14,9 +14,9 @@ from pomona.partition.validation import check
 
 
 class FromFile(Settings):
-    """A saved partition, exactly as it is: its rows, its validation rows, its groups and turns.
+    """A saved partition, used unchanged: its rows, validation rows, groups and turns.
 
-    The split, shares and limits of the data settings are those it was made with, not those of the run.
+    Its own split, shares and limits apply, not those in the run's data settings.
     """
 
     members: ClassVar[bool] = True
@@ -24,7 +24,7 @@ class FromFile(Settings):
     path: Path = Field(description="a partition saved by `pomona data show --save`")
 
     def read(self, dataset: Dataset, clients: int) -> Partition:
-        """The saved partition.
+        """Return the saved partition.
 
         Raises:
             ConfigError: it is for another number of clients.

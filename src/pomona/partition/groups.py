@@ -1,4 +1,4 @@
-"""Groups of like clients with dominating classes (FedAMP, section 7)."""
+"""Groups of similar clients with dominating classes (FedAMP, section 7)."""
 
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ class Group(Settings):
 
 
 def spread(total: int, bins: Labels, width: int, rng: np.random.Generator) -> Labels:
-    """(width,) counts that sum to ``total``, as even as can be over the given bins; who gets one more is drawn."""
+    """Spread ``total`` evenly over the given bins, (width,) counts; the remainder is placed at random."""
     counts = np.zeros(width, dtype=np.int64)
     if len(bins):
         counts[bins] = total // len(bins)
@@ -35,8 +35,8 @@ class Groups(Recipe):
 
     FedAMP's practical setting. The paper samples uniformly from both sets of classes; here the rows are spread evenly,
     which keeps the sizes exact. For its EMNIST experiment: 10 clients with the digits and 1000 training rows, 26 with
-    the capital letters and 700, 26 with the small letters and 400, and 100 test rows each. The groups of the paper's
-    other data sets are in an appendix that we could not read.
+    the capital letters and 700, 26 with the small letters and 400, and 100 test rows each. The groups for the paper's
+    other data sets are in an appendix that was not available to us.
     """
 
     name: Literal["groups"] = "groups"
@@ -45,7 +45,7 @@ class Groups(Recipe):
     dominating: float = Field(default=0.8, ge=0, le=1, description="share of the rows from the dominating classes")
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """The wanted counts as shares of what is there.
+        """Return the requested counts as shares of the available rows.
 
         Raises:
             ConfigError: the groups do not fit the number of clients or the classes.

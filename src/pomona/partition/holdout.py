@@ -1,5 +1,6 @@
-"""Split of all rows into training and test pools before allocation, and validation hold-out: rows of one group are
-never on both sides, and where rows have times, the latest are set aside.
+"""Train-test split before allocation, and validation hold-out.
+
+Rows of one group are never on both sides; if rows have times, the latest are held out.
 """
 
 import numpy as np
@@ -19,13 +20,13 @@ TRAIN, VALIDATION, TEST = 0, 1, 2  # as in Owners.role
 def open_task(dataset: Dataset, data: DataSettings, by_owner: bool, clients: int, seed: int) -> PartitionTask:
     """Split the data set into training and test rows, and keep a stratified sample of each within the limits.
 
-    The split is the official one. All rows are split anew where the settings say so or the source has no training rows;
-    training rows are split where there are no test rows. With ``by_owner`` each owner's rows are looked at by
-    themselves, and rows that the data set aside for validation stay so; else there is one block, the whole data set.
+    The default is the official split. All rows are split anew if the settings say so or the source has no training
+    rows; training rows are split if there are no test rows. With ``by_owner`` each owner's rows are split separately,
+    and rows that the data set assigns to validation stay there; otherwise the whole data set is split at once.
 
     Raises:
-        ConfigError: the data names no owners, and ``by_owner`` asks for them.
-        DataError: the data itself puts rows of one group on both sides.
+        ConfigError: ``by_owner`` for data without owners.
+        DataError: the data set itself has rows of one group on both sides.
     """
     labels, times = class_numbers(dataset), dataset.times
     block = np.zeros(len(dataset), dtype=np.int64)
@@ -82,17 +83,17 @@ def hold_out(
     groups: NDArray[np.int64] | None = None,
     times: NDArray[np.float64] | None = None,
 ) -> Rows:
-    """Choose rows to be set aside, stratified by class; or the latest, where rows have times.
+    """Choose rows to hold out, stratified by class; or the latest, if rows have times.
 
     Args:
         rows: ascending row numbers to choose from.
         labels: (N,) the class of every row of the data set.
-        share: share of the rows, rounded to whole rows. At least one row is left; unless the share is 0 at least one is
-            chosen where there are two.
-        rng: the stream that chooses.
-        groups: (N,) the group of every row of the data set. Then whole groups are chosen: the share is one of groups,
-            and a group's class is the one that most of its rows have. As GroupShuffleSplit of scikit-learn does.
-        times: (N,) when every row was measured. Then the latest rows are chosen, or groups by their latest row.
+        share: share of the rows, rounded to whole rows. At least one row is left; unless the share is 0, at least one
+            is chosen if there are two.
+        rng: the random stream.
+        groups: (N,) the group of every row of the data set. If given, whole groups are chosen: the share is one of
+            groups, and a group's class is that of most of its rows, as in scikit-learn's GroupShuffleSplit.
+        times: (N,) each row's time of measurement. If given, the latest rows are chosen, or groups by their latest row.
 
     Returns:
         The chosen rows, ascending.
@@ -109,7 +110,7 @@ def hold_out(
 
 
 def majority(place: NDArray[np.int64], labels: Labels, units: int) -> Labels:
-    """(units,) the class that most rows (n,) of each unit have, the first of several."""
+    """Return (units,) the most frequent class of each unit's rows (n,); ties go to the lowest class."""
     counts = np.zeros((units, int(labels.max(initial=0)) + 1), np.int64)
     np.add.at(counts, (place, labels), 1)
     most: Labels = counts.argmax(axis=1)

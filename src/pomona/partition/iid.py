@@ -18,6 +18,6 @@ class Iid(Recipe):
     name: Literal["iid"] = "iid"
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """A table of equal shares."""
+        """Return a table of equal shares."""
         table = np.full((task.clients, task.n_classes), 1 / task.clients)
         return PartitionPlan(task.labels, table, table)

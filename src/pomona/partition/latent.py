@@ -1,4 +1,4 @@
-"""Clusters of like rows as hidden distributions (FedFomo, appendix A.5)."""
+"""Clusters of similar rows as hidden distributions (FedFomo, appendix A.5)."""
 
 import warnings
 from typing import Literal
@@ -14,7 +14,7 @@ from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 def clusters(vectors: Vectors, components: int, distributions: int, seed: int) -> Labels:
-    """(N,) cluster of each vector: PCA to at most ``components`` dimensions, then k-means++ with five starts."""
+    """Cluster the vectors, (N,): PCA to at most ``components`` dimensions, then k-means++ with five starts."""
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
     from sklearn.exceptions import ConvergenceWarning
@@ -22,18 +22,18 @@ def clusters(vectors: Vectors, components: int, distributions: int, seed: int) -
     state = number(seed, "partition.clusters") % 2**32
     reduced = PCA(min(components, *vectors.shape), svd_solver="randomized", random_state=state).fit_transform(vectors)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: the caller sees it
+        warnings.simplefilter("ignore", ConvergenceWarning)  # too few distinct points: the caller checks
         kmeans = KMeans(distributions, n_init=5, max_iter=100, random_state=state)
         return np.asarray(kmeans.fit_predict(reduced), dtype=np.int64)
 
 
 class Latent(Recipe):
-    """Rows are clustered by what they look like; clients are spread evenly over the clusters and share them equally.
+    """Rows are clustered by similarity; clients are spread evenly over the clusters and share them equally.
 
     Client i is in cluster floor(i * D / n). Training and test rows are embedded and clustered together and keep their
     split, as in the paper. The paper's embedding is a VGG-11 pretrained on ImageNet and tuned on the data; here it is a
-    small network trained on the training rows, or the inputs themselves, so the clusters are not the paper's. They may
-    differ between machines in rows that lie between clusters; a saved partition does not.
+    small network trained on the training rows, or the inputs themselves, so the clusters are not the paper's. Rows
+    between clusters may be assigned differently on different machines; a saved partition is always the same.
     """
 
     name: Literal["latent"] = "latent"
@@ -49,7 +49,7 @@ class Latent(Recipe):
     )
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """Equal shares of clusters.
+        """Return equal shares of clusters.
 
         Raises:
             ConfigError: the data are texts, or there are fewer clients than clusters.
@@ -67,7 +67,7 @@ class Latent(Recipe):
             vectors = network(task, rows, self.epochs)
         else:
             vectors = inputs(data, rows).reshape(len(rows), -1)
-        strata = np.zeros(len(data), dtype=np.int64)  # rows in no pool stay 0: nobody deals them
+        strata = np.zeros(len(data), dtype=np.int64)  # rows outside the pools stay 0; they are not dealt
         strata[rows] = clusters(vectors, self.components, count, task.seed)
         found = len(np.unique(strata[rows]))
         if found < count:

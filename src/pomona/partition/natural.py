@@ -1,4 +1,4 @@
-"""The partition that the data itself brings."""
+"""The natural partition, given by the data."""
 
 from typing import Literal
 
@@ -9,10 +9,10 @@ from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 class Natural(Recipe):
-    """Every row stays with its owner (hospital, writer, site), as the data says, and so does its part.
+    """Every row stays with its owner (hospital, writer, site) and in its split, as the data say.
 
     An owner without test or validation rows has them drawn from its training rows, by the shares of the data settings.
-    One client alone holds the rows of all owners, as a silo does, or a run on all data in one place.
+    A single client holds the rows of all owners, as a silo does, or a run on pooled data.
     """
 
     by_class = False
@@ -22,7 +22,7 @@ class Natural(Recipe):
     name: Literal["natural"] = "natural"
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """The identity table over owners. Raises ConfigError if their number is not ``clients``, nor that 1."""
+        """Return the identity table over owners. Raises ConfigError if their number is not ``clients``, nor that 1."""
         owners = task.dataset.owners
         assert owners is not None, "a task by owner has owners"
         if task.clients not in {1, len(owners.names)}:

@@ -1,4 +1,4 @@
-"""A partition: the rows of each client by role, with a stable text form and a hash."""
+"""A partition: the rows of each client by split, with a canonical text form and a hash."""
 
 import hashlib
 import json
@@ -34,14 +34,14 @@ class ClientRows:
 
 @dataclass(frozen=True)
 class Partition:
-    """Rows per client, and what is known of the truth behind them.
+    """Rows per client, and the ground truth behind them if known.
 
     Attributes:
-        clients: one ClientRows a client, in id order.
-        recipe: how it was made (name, settings, seed, fingerprint of the data).
-        groups: (n,) the hidden group of each client, where the recipe has groups; never shown to a method.
-        turns: (n,) quarter turns applied to a client's images, () for none (a scanner that stands differently).
-        targets: (n,) the client whose validation and test rows each client was given, () where each keeps its own.
+        clients: one ClientRows per client, in id order.
+        recipe: its origin (name, settings, seed, fingerprint of the data).
+        groups: (n,) the hidden group of each client, if the recipe has groups; never shown to a method.
+        turns: (n,) quarter turns applied to a client's images, () for none (e.g. a scanner mounted differently).
+        targets: (n,) the client whose validation and test rows each client gets, () if each keeps its own.
     """
 
     clients: tuple[ClientRows, ...]
@@ -54,18 +54,18 @@ class Partition:
         """The canonical JSON form."""
         clients = [{k: getattr(c, k).tolist() for k in SPLITS} for c in self.clients]
         body = {"format": FORMAT, "recipe": self.recipe, "groups": self.groups, "turns": self.turns, "clients": clients}
-        if self.targets:  # without them a partition has the text, and the hash, that it always had
+        if self.targets:  # omitted if empty, so that existing partitions keep their text and hash
             body["targets"] = self.targets
         return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the canonical form: the same partition on every machine has the same hash."""
+        """Hash of the canonical form, the same on every machine."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
     @property
     def target_groups(self) -> tuple[int, ...]:
-        """(n,) the hidden group whose samples each client is judged by; () where that is its own, or unknown."""
+        """(n,) the hidden group whose samples each client is evaluated on; () if its own, or unknown."""
         return tuple(self.groups[t] for t in self.targets) if self.groups else ()
 
     def save(self, path: Path) -> None:
@@ -74,7 +74,7 @@ class Partition:
 
     @classmethod
     def load(cls, path: Path) -> "Partition":
-        """Read what ``save`` wrote. Raises DataError naming the file if it is anything else."""
+        """Read a file written by ``save``. Raises DataError with its name if it is invalid."""
 
         def fault(what: str) -> DataError:
             return DataError(f"{path} is not a partition file ({what}); make one with `pomona data show --save`")

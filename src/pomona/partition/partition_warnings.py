@@ -1,4 +1,4 @@
-"""Warnings about data and partition that do not stop a run, one line each."""
+"""Non-fatal warnings about data and partition, one line each."""
 
 from collections.abc import Sequence
 
@@ -11,20 +11,20 @@ from pomona.data.problem_report import listed
 from pomona.data.validation import blocks
 from pomona.partition.partition import Partition
 
-RARE = 5  # rows of a class that cannot be in every part of a few clients
-MANY = 30  # rows in which whole numbers that are measured repeat themselves
+RARE = 5  # rows of a class that are too few for every split of several clients
+MANY = 30  # rows after which measured integers repeat
 
 
 def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> list[str]:
-    """A line for each thing that figures would hide.
+    """Return warnings about problems that metrics would hide, one line each.
 
-    Files that were passed over; one class alone, classes without rows or with few, names that differ in their writing
-    only, as many classes as a measurement has values; masks without a class; flags that are the same everywhere;
-    columns that look like an identifier; clients without test rows.
+    Covers skipped files; a single class, classes without rows or with few, class names that differ only in spelling, as
+    many classes as a measurement has values; masks without a class; constant flags; columns that look like an
+    identifier; clients without test rows.
 
     Args:
-        dataset: what was read.
-        partition: who holds which rows.
+        dataset: the data.
+        partition: the clients' rows.
         names: of the clients.
     """
     owners = _alike("clients", dataset.owners.names) if dataset.owners else []
@@ -53,7 +53,7 @@ def _classes(dataset: Dataset) -> list[str]:
 
 
 def _alike(what: str, names: Sequence[str]) -> list[str]:
-    """A line if some names differ in their writing only."""
+    """Warn if names differ only in spelling."""
     same = csv_columns.alike(names)
     return (
         [
@@ -66,7 +66,7 @@ def _alike(what: str, names: Sequence[str]) -> list[str]:
 
 
 def _unpainted(dataset: Dataset) -> list[str]:
-    """A line if no mask has a class, as where a JPEG has blurred its numbers."""
+    """Warn if no mask has a class, as when JPEG compression has changed its values."""
     if dataset.targets != "segmentation":
         return []
     counts = np.zeros(len(dataset.classes), np.int64)
@@ -81,7 +81,7 @@ def _unpainted(dataset: Dataset) -> list[str]:
 
 
 def _flags(dataset: Dataset) -> list[str]:
-    """A line if some of several flags is the same in all rows."""
+    """Warn if one of several flags is constant."""
     if dataset.targets != "multilabel":
         return []
     names = dataset.labels or tuple(f"label {k}" for k in range(dataset.n_outputs))
@@ -90,7 +90,7 @@ def _flags(dataset: Dataset) -> list[str]:
 
 
 def _identifiers(dataset: Dataset) -> list[str]:
-    """A line if a model could learn rows by a number that is theirs alone."""
+    """Warn if a column could identify rows."""
     if dataset.kind != "table" or len(dataset) < MANY or len(dataset.columns) != dataset.x.shape[1]:
         return []
     alone = [repr(name) for k, name in enumerate(dataset.columns) if _numbered(dataset.x[:, k])]
@@ -104,7 +104,7 @@ def _identifiers(dataset: Dataset) -> list[str]:
 
 
 def _numbered(column: NDArray[np.generic]) -> bool:
-    """Whether all numbers are whole and no two are equal; the first rows rule out most columns."""
+    """Return whether all numbers are distinct integers; the first rows rule out most columns."""
     return all(
         bool(np.isfinite(rows).all() and (rows == np.rint(rows)).all()) and len(np.unique(rows)) == len(rows)
         for rows in (np.asarray(column[:MANY], np.float64), np.asarray(column, np.float64))

@@ -1,4 +1,4 @@
-"""A few random classes a client (APPLE, section 4.1)."""
+"""A few random classes per client (APPLE, section 4.1)."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 def check_classes_per_client(wanted: int, available: int) -> None:
-    """Raise ConfigError if a client is to have more classes than the data has."""
+    """Raise ConfigError if a client is to have more classes than the data have."""
     if wanted > available:
         raise ConfigError(f"partition.classes_per_client = {wanted}, but the data has {available} classes; lower it")
 
@@ -19,7 +19,7 @@ def check_classes_per_client(wanted: int, available: int) -> None:
 def pathological_table(
     clients: int, n_classes: int, per_client: int, balanced: bool, rng: np.random.Generator
 ) -> Shares:
-    """(n, n_classes) shares: client i takes places ik to ik + k - 1 of shuffled permutations laid end to end."""
+    """Return (n, n_classes) shares: client i takes places ik to ik + k - 1 of concatenated random permutations."""
     rounds = -(-clients * per_client // n_classes)
     drawn = np.concatenate([rng.permutation(n_classes) for _ in range(rounds)])[: clients * per_client]
     weight = np.ones(len(drawn)) if balanced else 1 - rng.random(len(drawn))
@@ -32,14 +32,14 @@ def pathological_table(
 class Pathological(Recipe):
     """Each client draws a few classes; a class is shared among its owners in random proportions.
 
-    As in APPLE's published code: shuffled permutations of the classes are laid end to end and handed out, so that the
-    number of owners of any two classes differs by at most one; the owners of a class get u / sum(u) of its rows,
-    u ~ U(0, 1), the same share of training and test rows. A class that nobody drew goes to nobody. Where the number of
-    classes is no multiple of ``classes_per_client``, the places of one client can straddle two permutations and be the
-    same class twice: that client then has one class less, with the weight of both places.
+    As in APPLE's published code: random permutations of the classes are concatenated and handed out, so that the
+    numbers of owners of any two classes differ by at most one; the owners of a class get u / sum(u) of its rows, u ~
+    U(0, 1), the same share of training and test rows. A class that no client drew is not used. If the number of classes
+    is not a multiple of ``classes_per_client``, a client's places can straddle two permutations and contain the same
+    class twice: that client then has one class less, with the weight of both places.
 
     With ``balanced`` the owners get equal shares: the pathological setting of the FedAMP paper and of McMahan et al.,
-    two classes a client and no groups of like clients.
+    with two classes per client and no groups of similar clients.
     """
 
     name: Literal["pathological"] = "pathological"
@@ -47,7 +47,7 @@ class Pathological(Recipe):
     balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """Table of drawn classes. Raises ConfigError if there are fewer classes than a client needs."""
+        """Return the table of drawn classes. Raises ConfigError if there are fewer classes than a client needs."""
         check_classes_per_client(self.classes_per_client, task.n_classes)
         rng = task.stream("table")
         table = pathological_table(task.clients, task.n_classes, self.classes_per_client, self.balanced, rng)

@@ -1,4 +1,4 @@
-"""All classes everywhere, in very uneven shards (APPLE, section 4.1)."""
+"""All classes on every client, in very uneven shards (APPLE, section 4.1)."""
 
 from typing import Literal
 
@@ -9,9 +9,10 @@ from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 def shards(clients: int) -> Shares:
-    """(n,) shard sizes: 80 %, 10 % and the last 10 % in n - 2 equal shards; 90 % and 10 % for two clients, all for one.
+    """Return (n,) shard sizes: 80 %, 10 %, and the last 10 % in n - 2 equal shards; 90 % and 10 % for two clients.
 
-    For APPLE's 12 clients these are the paper's ten shards of 1 %, one of 10 % and one of 80 %.
+    A single client gets all. For APPLE's 12 clients these are the paper's ten shards of 1 %, one of 10 % and one of 80
+    %.
     """
     if clients < 3:
         return np.array([1.0] if clients == 1 else [0.9, 0.1])
@@ -19,16 +20,16 @@ def shards(clients: int) -> Shares:
 
 
 class Practical(Recipe):
-    """Each class is cut into one large, one middle and many small shards, dealt to the clients at random.
+    """Each class is cut into one large, one medium and many small shards, dealt to the clients at random.
 
-    Training and test rows follow the same table (APPLE's practical setting, Figure 6). A shard of 1 % holds no row of a
-    class that has too few.
+    Training and test rows use the same table (APPLE's practical setting, Figure 6). A shard of 1 % is empty for classes
+    with too few rows.
     """
 
     name: Literal["practical"] = "practical"
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """The shards, permuted over the clients anew for every class."""
+        """Return the shards, permuted over the clients independently for each class."""
         columns = np.tile(shards(task.clients)[:, None], (1, task.n_classes))
         table = task.stream("table").permuted(columns, axis=0)
         return PartitionPlan(task.labels, table, table)

@@ -1,4 +1,4 @@
-"""The interface of partition recipes: the task they get and the tables they return."""
+"""The interface of partition recipes: their input and the tables they return."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ from pomona.partition.partition import Rows
 
 
 def class_numbers(dataset: Dataset) -> Labels:
-    """(N,) the class of every row; one class for all where the targets are not classes."""
+    """Return (N,) the class of every row; a single class if the targets are not classes."""
     return dataset.y.astype(np.int64) if dataset.targets == "classes" else np.zeros(len(dataset), dtype=np.int64)
 
 
@@ -25,11 +25,11 @@ class PartitionTask:
     Attributes:
         dataset: the data.
         clients: number of clients, n.
-        seed: of every draw.
+        seed: seed of every draw.
         labels: (N,) the class of every row of the data set.
         train, test: ascending row numbers of the data set.
-        validation: row numbers that the data itself sets aside, of the training rows.
-        groups: (N,) the group of every row, where rows belong together.
+        validation: training rows that the data set assigns to validation.
+        groups: (N,) the group of every row, if rows belong together.
     """
 
     dataset: Dataset
@@ -43,27 +43,27 @@ class PartitionTask:
 
     @property
     def n_classes(self) -> int:
-        """Number of classes, 1 where the targets are not classes."""
+        """Number of classes; 1 if the targets are not classes."""
         return len(self.dataset.classes) if self.dataset.targets == "classes" else 1
 
     def counts(self, rows: Rows) -> Labels:
-        """(n_classes,) number of the given rows in each class."""
+        """Return (n_classes,) the number of the given rows in each class."""
         return np.bincount(self.labels[rows], minlength=self.n_classes)
 
     def stream(self, purpose: str, *address: int) -> np.random.Generator:
-        """The random stream of one of the division's draws."""
+        """Return the random stream for one of the division's draws."""
         return stream(self.seed, f"partition.{purpose}", *address)
 
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """Tables of shares: how many of which rows go to whom.
+    """Tables of shares: how many rows of each stratum each client gets.
 
     Attributes:
-        strata: (N,) what the tables' columns number: the class of every row of the data set, or its cluster or owner.
-        train, test: (n, n_strata) share of each stratum's training and test rows that goes to each client.
+        strata: (N,) the stratum of every row, indexing the tables' columns: its class, cluster or owner.
+        train, test: (n, n_strata) each client's share of each stratum's training and test rows.
         groups: (n,) hidden group of each client, () for none.
-        targets: (n,) whose validation and test rows each client is given, () for its own.
+        targets: (n,) the client whose validation and test rows each client gets, () for its own.
     """
 
     strata: Labels
@@ -74,12 +74,12 @@ class PartitionPlan:
 
 
 class Recipe(Settings):
-    """The keys that every recipe has."""
+    """Settings that every recipe has."""
 
-    by_class: ClassVar[bool] = True  # the recipe needs classes; False: all rows may be one class
-    by_owner: ClassVar[bool] = False  # rows are split inside each owner
-    members: ClassVar[bool] = False  # the recipe says itself how many clients there are
-    remedy: ClassVar[str] = (  # where a client is left without training rows
+    by_class: ClassVar[bool] = True  # whether the recipe needs classes; if False, all rows may be one class
+    by_owner: ClassVar[bool] = False  # whether rows are split within each owner
+    members: ClassVar[bool] = False  # whether the recipe determines the number of clients
+    remedy: ClassVar[str] = (  # remedy if a client has no training rows
         "use fewer clients, a less uneven partition, more data (data.train_limit) or another seed"
     )
 

@@ -11,16 +11,16 @@ from pomona.storage.mapped_array import allocate
 
 
 def check_turnable(dataset: Dataset) -> None:
-    """Raise ConfigError unless the data are square images, and no volumes."""
+    """Raise ConfigError unless the data are square images, not volumes."""
     if dataset.kind != "image" or dataset.x.ndim != 4 or dataset.x.shape[1] != dataset.x.shape[2]:
         raise ConfigError(f"only square images can be turned, {dataset.name} has none; set partition.turn_groups = 0")
 
 
 def turn_groups(dataset: Dataset, clients: int, groups: int) -> tuple[int, ...]:
-    """(n,) the group of each client, consecutive and equally large; its images stand turned by as many quarter turns.
+    """Return (n,) each client's group, consecutive and of equal size, which is also its number of quarter turns.
 
     Raises:
-        ConfigError: the data are no square images, or the clients cannot be split equally.
+        ConfigError: the data are not square images, or the clients cannot be split equally.
     """
     if not groups:
         return ()
@@ -31,7 +31,7 @@ def turn_groups(dataset: Dataset, clients: int, groups: int) -> tuple[int, ...]:
 
 
 def apply_turns(dataset: Dataset, partition: Partition) -> Dataset:
-    """The data set with each client's images turned: a copy (on disk if the images are), or itself for no turns."""
+    """Rotate each client's images: a copy (on disk if the images are), or the data set itself without turns."""
     if not any(partition.turns):
         return dataset
     x = allocate(dataset.x.shape, dataset.x.dtype, memory_share=float(not isinstance(dataset.x, np.memmap)))

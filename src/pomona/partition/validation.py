@@ -1,4 +1,4 @@
-"""Checks that hold for every partition, made or read from a file."""
+"""Checks for every partition, created or read from a file."""
 
 import numpy as np
 
@@ -12,16 +12,16 @@ ANEW = "make the partition anew"
 
 
 def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANEW) -> None:
-    """Raise DataError unless the partition is one of this data set.
+    """Raise DataError unless the partition fits this data set.
 
-    Every row number is within the data, each list ascends, no row is held twice, every client can train, and groups and
-    turns, where there are any, name one number a client, targets each client once.
+    Row numbers must be within the data and ascending, and occur only once; every client must have training rows; groups
+    and turns, if any, must have one number per client, and targets must name each client once.
 
     Args:
-        partition: what is checked.
-        dataset: the data it divides.
-        source: who made it, to begin the message with.
-        remedy: for clients that are left without training rows.
+        partition: the partition to check.
+        dataset: its data set.
+        source: its origin, for the start of the message.
+        remedy: for clients without training rows.
     """
     idle = [str(i) for i, client in enumerate(partition.clients) if not len(client.train)]
     if idle:

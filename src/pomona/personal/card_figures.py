@@ -1,4 +1,4 @@
-"""The figures on a model's card, as people read them: what the data hold, and what a model reached on them."""
+"""Figures on a model's card for display: the data, and the model's metrics on them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from pomona.core import bounds
 from pomona.data.dataset import Dataset
 from pomona.metrics.metric import DETAILS, METRICS, is_own, metric_named
 
-MOST = 20  # names in a row
+MOST = 20  # names listed
 
 
 def outputs(data: Dataset, targets: str) -> str:
-    """What a network's outputs stand for, in words."""
+    """Describe a network's outputs in words."""
     if data.edges:
         ends = listed([f"{edge:g}" for edge in data.edges])
         return f"intervals of time that end at {ends}, in the unit of the data"
@@ -25,7 +25,7 @@ def outputs(data: Dataset, targets: str) -> str:
 
 
 def held(data: Dataset, targets: str, rows: NDArray[np.int64]) -> tuple[str, str]:
-    """How many samples these are; and how many have each class, each label, or the event, empty for other targets."""
+    """Return the number of samples, and of those with each class, label or the event; empty for other targets."""
     match targets:
         case "classes":
             names = data.classes
@@ -41,7 +41,7 @@ def held(data: Dataset, targets: str, rows: NDArray[np.int64]) -> tuple[str, str
 
 
 def figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Name with its unit, value, 95 % interval, and whether higher or lower is better, of each that is one number."""
+    """Return name with unit, value, 95 % interval, and direction of each scalar metric."""
     intervals, known = metrics.get("intervals") or {}, {**METRICS, **DETAILS}
     found = []
     for name, value in metrics.items():
@@ -62,6 +62,6 @@ def figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names, each bounded, and how many more there are."""
+    """List the first names, each bounded in length, and the number of further ones."""
     few = [bounds.plain(name, 40) for name in names[:MOST]]
     return ", ".join([*few, *([f"and {len(names) - MOST} more"] if len(names) > MOST else [])])

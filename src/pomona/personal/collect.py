@@ -1,4 +1,4 @@
-"""Personal models collected from the clients at the end of a run: in files with a card each, or in memory."""
+"""Collecting personal models from the clients at the end of a run: into files with cards, or into memory."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -24,9 +24,9 @@ from pomona.scenario import Scenario
 def held_models(
     transport: LocalTransport, clients: int, headline: tuple[str, str], best: int = -1
 ) -> dict[int, Mapping[str, Tensor]]:
-    """Return the model that each client is judged by, of those that have one; ``best``: the best common round.
+    """Return the headline model of each client that has one; ``best``: the best common validation round.
 
-    The clients keep none after that. Tensors of the same bytes, such as everybody's global model, are one.
+    The clients then drop theirs. Tensors with the same bytes, such as the global model's, share memory.
     """
     rows, held = SharedRows(), dict[int, Mapping[str, Tensor]]()
     for i in range(clients):
@@ -39,9 +39,10 @@ def held_models(
 def save_models(
     folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str], best: int = -1
 ) -> None:
-    """Write one safetensors file a client: the model it is judged by, and apart from it what it keeps to itself.
+    """Write one safetensors file per client with its headline model, and separately its private tensors.
 
-    ``best``: the best common round. One client at a time: a federation's models together need not fit into memory.
+    ``best``: the best common validation round. One client at a time, since a federation's models may not fit into
+    memory.
     """
     (folder / "models").mkdir(exist_ok=True)
     personal.save_frozen(folder / "models", scenario.frozen)
@@ -56,7 +57,7 @@ def save_models(
 
 
 def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1) -> None:
-    """Write a card beside the model of each client that has one; ``best``: the best common round. Raises OSError."""
+    """Write a card beside each client's model; ``best``: the best common validation round. Raises OSError."""
     headline = (*scenario.config.method.method().card.headline, "test")
     spent = result.summary.get("privacy", {}).get("clients", {})
     evaluations = [*result.curve(*headline), *(e for e in result.unseen if e.key == headline)]
@@ -83,9 +84,9 @@ def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1)
 
 
 def _kept(scenario: Scenario, result: Result, client: int) -> str:
-    """The round of the model that a client's file holds, and its figures, with ``keep = own_best``; empty if unknown.
+    """Return the round and metrics of the model in a client's file, with ``keep = own_best``; empty if unknown.
 
-    A round that is not on record, of a cohort drawn between two evaluations, may be better: then nothing is said.
+    A round that is not on record, of a cohort drawn between two evaluations, may be better: then it is unknown.
     """
     config = scenario.config
     if config.keep != "own_best" or (config.eval_every > 1 and (config.participation < 1 or config.absence > 0)):
@@ -107,7 +108,7 @@ def _kept(scenario: Scenario, result: Result, client: int) -> str:
 
 
 def _sources(result: Result, client: int) -> Sources:
-    """Whom a client's model learnt from, as the record tells."""
+    """Return the sources of a client's model according to the record."""
     names: list[str] = result.about["clients"]
     trained = sorted({i for row in result.rounds for i in row.cohort})
     own = next((r for r in reversed(result.rounds) if client in r.cohort and r.info), None)
@@ -127,9 +128,9 @@ def _file(folder: Path, client: int) -> Path:
 def save_mask_examples(
     folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str], best: int = -1
 ) -> None:
-    """Write the best and the worst mask of the first clients, with their images, for people; nothing without masks.
+    """Write the best and the worst mask of the first clients, with their images, for display; nothing without masks.
 
-    ``best``: the best common round.
+    ``best``: the best common validation round.
     """
     if scenario.targets != "segmentation":
         return

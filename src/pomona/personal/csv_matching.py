@@ -1,4 +1,4 @@
-"""A table in a file held against the columns of a model: by names where both sides have them, else by order."""
+"""Matching a table file to the columns of a model: by name if both have names, else by order."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class CsvSheet:
 
     Attributes:
         path: the file.
-        form: how it is written, as the training's were.
+        form: its CSV format, as in training.
         header: whether its first line names the columns.
         columns: their names, or their numbers as text.
-        wanted: numbers of the model's columns, in the model's order.
-        count: rows.
-        note: what was taken for granted, for people; empty if nothing was.
+        wanted: indices of the model's columns, in the model's order.
+        count: number of rows.
+        note: assumptions made in reading, for display; empty if none.
     """
 
     path: Path
@@ -39,9 +39,9 @@ class CsvSheet:
     note: str
 
     def numbers(self, about: ModelMetadata, memory_share: float) -> tuple[NDArray[Any], list[str]]:
-        """The model's features (n, F) float32, and what is to be said of categories that it does not know.
+        """Return the model's features (n, F) float32, and remarks on categories that it does not know.
 
-        Raises DataError naming all columns with cells that cannot be read.
+        Raises DataError for all columns with unreadable cells.
         """
         plain = tuple(TableColumn(name=self.columns[i]) for i in self.wanted)
         columns = about.preprocessing.columns if about.preprocessing else plain
@@ -54,14 +54,14 @@ class CsvSheet:
         return features, table_features.strangers(raw, about.preprocessing)
 
     def cells(self, name: str) -> list[str]:
-        """The cells of a column by its name, as the file has them. Raises DataError if there is none."""
+        """Return the cells of a column by name, as in the file. Raises DataError if there is none."""
         if name not in self.columns:
             raise DataError(f"{self.path} has no column {name!r}; {near(name, self.columns)}")
         number = self.columns.index(name)
         return [record.cells[number] for record in self._rows()]
 
     def texts(self) -> list[str]:
-        """The model's columns, joined to one text a row."""
+        """Return the model's columns, joined to one text per row."""
         return [text.joined(record, self.wanted) for record in self._rows()]
 
     def _rows(self) -> Iterator[csv_records.CsvRecord]:
@@ -69,13 +69,13 @@ class CsvSheet:
 
 
 def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSheet:
-    """A file whose columns are seen to be the model's.
+    """Open a file and match its columns to the model's.
 
-    The columns that the training file had beside the model's (label, client) are passed over, so that this file itself
-    will do, as is the column ``beside``; for texts every other column is, as in training.
+    Other columns of the training file (label, client) are ignored, so that the training file itself is accepted, as is
+    the column ``beside``; for texts all other columns are ignored, as in training.
 
     Raises:
-        DataError: no CSV, no rows, columns that are missing or unknown, or too many or few to be the model's.
+        DataError: not CSV, no rows, missing or unknown columns, or the wrong number of columns.
     """
     form = about.form
     first = next(csv_records.records(path, form), None)
@@ -97,7 +97,7 @@ def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSh
 
 
 def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:
-    """Whether a first line is a header: it has a name that the model knows, or it has no number."""
+    """Return whether a first line is a header: it contains a name that the model knows, or no number."""
     words = {cell for cell in cells if not _is_number(cell)}
     if words & {*about.read_columns, *about.others} or (len(words) == len(cells) and not about.preprocessing):
         return True

@@ -1,11 +1,11 @@
-"""A client's personal model for other programs: plain tensors, a PyTorch program, or ONNX.
+"""Export of a client's personal model: plain tensors, a PyTorch program, or ONNX.
 
-The program and the ONNX file take samples as their owner holds them, a batch of any size: images (B, H, W, C) and
-volumes (B, D, H, W, C) of the dtype of the training, rows of a table (B, F) float32 without normalisation, texts (B, T)
-int32 tokens. The normalisation of the training is part of them. They give the network's outputs: logits of classes or
-flags (B, K), those of each pixel (B, K, *sides) for masks, logits of the hazards of intervals of time (B, K), whose
-ends are named, or the values themselves (B, K). A network that was trained on patches takes patches. What inputs and
-outputs mean goes along as JSON under the name ``pomona``; no path of this machine does.
+The program and the ONNX file accept samples as stored by their owner, in batches of any size: images (B, H, W, C) and
+volumes (B, D, H, W, C) of the training dtype, rows of a table (B, F) float32 without normalisation, texts (B, T) int32
+tokens. They include the training's normalisation. They return the network's outputs: logits of classes or flags (B, K),
+those of each pixel (B, K, *sides) for masks, logits of the hazards of time intervals (B, K), whose ends are given, or
+the values themselves (B, K). A network trained on patches accepts patches. The meaning of inputs and outputs is stored
+as JSON under the name ``pomona``, without paths of this machine.
 """
 
 import json
@@ -34,7 +34,7 @@ NEEDED = ("onnx", "onnxscript")
 
 
 class Raw(nn.Module):
-    """A network between the normalisation of its training data and the units of its targets."""
+    """A network with the normalisation of its training data and the units of its targets."""
 
     def __init__(self, model: PersonalModel) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Raw(nn.Module):
         self.target_scale = nn.Buffer(torch.tensor(model.about.target_scale))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Samples as a data set holds them -> outputs (B, K)."""
+        """Map samples as in a data set to outputs (B, K)."""
         if not self.tokens:
             x = (x.float() - self.shift) / self.scale
             x = x.movedim(-1, 1) if self.images else x
@@ -60,13 +60,13 @@ def export(model: PersonalModel, path: Path, to: To) -> None:
     """Write a personal model for other programs.
 
     Args:
-        model: as read from ``models/`` of a run.
-        path: the file; its folder must be there.
-        to: ``safetensors``: the network's ``state_dict``, which takes normalised inputs and gives normalised numbers;
-            ``pt2``: for ``torch.export.load``; ``onnx``: for any ONNX runtime.
+        model: from ``models/`` of a run.
+        path: the file; its folder must exist.
+        to: ``safetensors``: the network's ``state_dict``, with normalised inputs and outputs; ``pt2``: for
+            ``torch.export.load``; ``onnx``: for any ONNX runtime.
 
     Raises:
-        ConfigError: a network that PyTorch cannot trace, or ``onnx`` without its packages.
+        ConfigError: PyTorch cannot trace the network, or the packages for ``onnx`` are missing.
         OSError: the file cannot be written.
     """
     writers: dict[To, Callable[[PersonalModel, Path], None]] = {
@@ -78,36 +78,36 @@ def export(model: PersonalModel, path: Path, to: To) -> None:
 
 
 def told(model: PersonalModel) -> str:
-    """Description of a program's inputs and outputs, as JSON."""
+    """Describe a program's inputs and outputs, as JSON."""
     return json.dumps({**model.about.model_dump(mode="json"), "inputs": inputs(model)})
 
 
 def inputs(model: PersonalModel) -> str:
-    """Description of one sample of the program or ONNX file, for people."""
+    """Describe one sample of the program or ONNX file, for display."""
     sides = ", ".join(map(str, example(model).shape[1:]))
     part = f", windows of samples {model.about.sample_shape}" if model.about.network.patch else ""
     return f"(batch, {sides}) {str(example(model).dtype).removeprefix('torch.')}{part}"
 
 
 def example(model: PersonalModel) -> Tensor:
-    """A batch of two empty samples, or patches of samples, as a data set holds them."""
+    """Return a batch of two zero samples, or patches of samples, in the data set's form."""
     about, patch = model.about, model.about.network.patch
     shape = (*patch.size, about.sample_shape[-1]) if patch else about.sample_shape
     return torch.zeros(2, *shape, dtype=getattr(torch, about.dtype))
 
 
 def traced(model: PersonalModel) -> ExportedProgram:
-    """The network and its normalisation as a graph for batches of any size. Raises ConfigError if it has none."""
+    """Trace the network and its normalisation as a graph for batches of any size. Raises ConfigError if impossible."""
     try:
         with _quiet():
             program = torch.export.export(
                 Raw(model).eval(), (example(model),), dynamic_shapes=({0: Dim("batch")},), strict=False
             )
-    except Exception as fault:  # the tracer runs the user's own code: anything may come
+    except Exception as fault:  # tracing runs the user's own code, which may raise anything
         name, first = model.about.network.name, str(fault).partition("\n")[0]
         raise ConfigError(f"model.name={name} cannot be traced ({first}); export it to safetensors") from fault
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # it names files of this machine
+        node.meta.pop("stack_trace", None)  # contains paths of this machine
     return program
 
 
@@ -138,7 +138,7 @@ def _onnx(model: PersonalModel, path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' remarks about themselves from the user."""
+    """Hide the exporters' warnings about themselves from the user."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

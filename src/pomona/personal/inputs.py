@@ -1,4 +1,4 @@
-"""Samples for a model, from files: read by the readers of training data, by the same rules, with the same faults."""
+"""Samples for a model from files, read by the readers of training data, with the same rules and errors."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,17 +14,17 @@ from pomona.data.array_file import file, joined, reading
 from pomona.personal import csv_matching
 from pomona.record.model_metadata import ModelMetadata
 
-MEMORY_SHARE = 0.25  # of the machine's, above which arrays are kept on disk; the default of data.memory_share
+MEMORY_SHARE = 0.25  # of the machine's memory, above which arrays are kept on disk; the default of data.memory_share
 
 
 TABLES = {*client_files.TABLES, parquet.SUFFIX}
 
 
 class Samples(NamedTuple):
-    """Samples as a data set holds them: x (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T) of the training's dtype.
+    """Samples as in a data set: x (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T) of the training dtype.
 
-    ``note`` says, for people, what was taken for granted in reading them; empty if nothing was. ``ids`` names each
-    sample, from the column that was asked for; empty if none was.
+    ``note`` has assumptions made in reading, for display; empty if none. ``ids`` has a name for each sample, from the
+    requested column; empty if none was requested.
     """
 
     x: NDArray[Any]
@@ -33,19 +33,19 @@ class Samples(NamedTuple):
 
 
 def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samples:
-    """The samples of a file, as the model that ``about`` tells of takes them.
+    """Read the samples of a file as input for the model described by ``about``.
 
-    An ``.npz`` archive has them as its array ``x``; a table (``TABLES``) is read as the training's was, its columns in
-    any order where it names them; for a model of texts, a ``.txt`` file has a text a line; any other file is an image
-    or a volume, and a folder a DICOM series. Images are brought to the model's size and, of 8 bits and for a model of
-    gray images, turned gray.
+    An ``.npz`` archive has them as its array ``x``; a table (``TABLES``) is read like the training table, with its
+    columns in any order if they have names; for a text model, a ``.txt`` file has one text per line; any other file is
+    an image or a volume, and a folder a DICOM series. Images are resized to the model's size and, if they have 8 bits
+    and the model takes gray images, converted to gray.
 
-    ``id_column``: of a table, the column that names each sample; the model need not know it.
+    ``id_column``: the column of a table with the samples' names; the model need not know it.
 
     Raises:
-        DataError: as the readers of training data, for samples that are not those of the model, and for an
-            ``id_column`` that is not there.
-        ConfigError: a package is missing that reads them.
+        DataError: as the readers of training data, for samples that do not fit the model, and for a missing
+            ``id_column``.
+        ConfigError: a package needed to read them is missing.
     """
     suffix = path.suffix.lower()
     if id_column is not None and suffix not in TABLES:
@@ -67,7 +67,7 @@ def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samp
 
 
 def encoded(texts: Sequence[str], about: ModelMetadata) -> NDArray[Any]:
-    """Token numbers (n, T) int32 of texts, by the training's vocabulary. Raises DataError if the model has none."""
+    """Encode texts as token ids (n, T) int32, by the training vocabulary. Raises DataError if the model has none."""
     if not about.words:
         raise DataError("this model was not trained on words; give it arrays of what it was trained on")
     index = {word: number for number, word in enumerate(about.words, start=2)}

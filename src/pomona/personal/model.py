@@ -1,4 +1,4 @@
-"""A client's personal model, ready to answer."""
+"""A client's personal model, ready for prediction."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from pomona.storage.atomic_io import publish
 from pomona.storage.safetensors_stream import digest, pieces
 from pomona.tasks import TASKS, task_of
 
-AT_ONCE = 2**24  # values of the samples that pass the network together
-PIXELS_AT_ONCE = 2**20  # of the masks that they are given
+AT_ONCE = 2**24  # values of the samples in one batch of the network
+PIXELS_AT_ONCE = 2**20  # of the masks returned
 
 
 def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]) -> None:
@@ -58,14 +58,14 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
 
 
 def save_frozen(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write what training left as it was, once for all models of a folder. Raises OSError."""
+    """Write the frozen tensors once for all models in a folder. Raises OSError."""
     if tensors and not (path := frozen_file(folder, digest(tensors))).exists():
         publish(folder, pieces(tensors), lambda _: path.name)
 
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A network in evaluation mode, and what its file says of it."""
+    """A network in evaluation mode, with its file's metadata."""
 
     module: nn.Module
     about: ModelMetadata
@@ -75,24 +75,25 @@ class PersonalModel:
         """Read a file of ``models/``.
 
         Args:
-            path: the file, from whomever.
-            own_code: import and call the ``module:function`` that it names, if it does; only for files that you trust.
+            path: the file; it need not be trusted.
+            own_code: whether to import and call the ``module:function`` in the file, if any; only for files that you
+                trust.
 
         Raises:
-            StorageError: no model file, a damaged one, or one whose own code is not allowed or not there.
+            StorageError: not a model file, a damaged one, or one whose own code is not allowed or not available.
         """
         return cls(*model_file.read(Path(path), own_code))
 
     @torch.no_grad()
     def outputs(self, x: NDArray[np.generic]) -> Tensor:
-        """Outputs (n, K) float32, logits or numbers in the units of the training data; of masks (n, K, *sides).
+        """Return outputs (n, K) float32, logits or numbers in the units of the training data; for masks (n, K, *sides).
 
-        Samples are as a data set holds them: (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T).
+        Samples are as in a data set: (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T).
 
-        A network that sees patches runs on windows all over each sample.
+        A network trained on patches runs on sliding windows over each sample.
 
         Raises:
-            DataError: samples of another kind, shape or dtype than the training's, or outputs that are not finite.
+            DataError: samples of another kind, shape or dtype than in training, or outputs that are not finite.
             ConfigError: windows are needed, and MONAI is not installed.
         """
         about = self.about
@@ -122,7 +123,7 @@ class PersonalModel:
         return (outputs.double() * torch.tensor(about.target_scale) + torch.tensor(about.target_shift)).float()
 
     def predict(self, x: NDArray[np.generic]) -> list[dict[str, Any]]:
-        """One answer a sample.
+        """Return one answer per sample.
 
         Returns:
             For classes ``class``, its ``probability``, and ``probabilities`` by class; for flags ``probabilities`` by

@@ -1,7 +1,7 @@
-"""A card beside each personal model: its data, its metrics, whom it learnt from, and hashes; uses and limits by people.
+"""A card beside each personal model: data, metrics, sources and hashes; uses and limits are written by people.
 
-Names in it come from others: each is one bounded line, in which no Markdown counts. A card holds no time, so that a run
-that was cut short ends with the same bytes.
+Names on it come from others: each is limited to one line, with Markdown escaped. A card contains no time, so that a run
+that was interrupted ends with the same bytes.
 """
 
 import re
@@ -23,7 +23,7 @@ from pomona.storage.atomic_io import publish
 from pomona.storage.safetensors_stream import digest
 
 SUFFIX = ".card.md"
-MOST_BYTES = 2**20  # of a card that people have written in
+MOST_BYTES = 2**20  # of a card that people have edited
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 USES = "## Intended use"  # from here on a card belongs to people
 PEOPLE = f"""{USES}
@@ -41,12 +41,12 @@ Rows = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Sources:
-    """Whom a model learnt from.
+    """The clients from which a model learned.
 
     Attributes:
         received: whether any client ever received anything.
         members: names of the clients that took part in training.
-        weights: by title, (name of a client, weight) of all clients, as the method reports them of this one.
+        weights: by title, (name of a client, weight) of all clients, as reported by the method for this client.
     """
 
     received: bool
@@ -56,7 +56,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Card:
-    """All that a card says, as the template takes it."""
+    """The content of a card, as input of the template."""
 
     client: str
     about: Rows
@@ -81,19 +81,19 @@ def card_of(
     hashes: Mapping[str, str] | None = None,
     kept: str = "",
 ) -> Card:
-    """The card of the model that a client is judged by.
+    """Build the card of a client's headline model.
 
     Args:
         scenario: of the run, or of a silo.
-        client: whose model it is.
+        client: the client's id.
         path: its file.
-        metrics: what it reached on the client's test samples, as a ``final`` event holds it; empty without samples.
-        number: the round after which it was evaluated; None where it was not.
+        metrics: on the client's test samples, as in a ``final`` event; empty without samples.
+        number: the round after which it was evaluated; None if it was not.
         done: rounds of training so far.
-        sources: whom it learnt from.
-        epsilon: what the client has spent, None or infinite for no bound; of no meaning in a run without privacy.
-        hashes: further ones, by what they are of.
-        kept: which round's model the file holds, and its figures; empty where that is the last one, or not known.
+        sources: the clients from which it learned.
+        epsilon: the client's epsilon so far, None or infinite for no bound; ignored in a run without privacy.
+        hashes: further hashes, by their subject.
+        kept: the round and metrics of the model in the file; empty for the last round, or if unknown.
     """
     config, data = scenario.config, scenario.dataset
     card = config.method.method().card
@@ -146,7 +146,7 @@ def card_of(
 def relationships(
     info: Mapping[str, Sequence[float]], names: Sequence[str], shown: Presentation
 ) -> dict[str, list[tuple[str, float]]]:
-    """By title the weights of all clients, of those quantities of a client's ``info`` that have one for each."""
+    """Return the weights of all clients by title, for quantities in a client's ``info`` with one per client."""
     of_each = {name: values for name, values in info.items() if len(values) == len(names)}
     words = {name: shown.quantity(name, len(names), len(names)) for name in of_each}
     return {
@@ -157,7 +157,7 @@ def relationships(
 
 
 def write(card: Card, path: Path) -> Path:
-    """Write a card beside its model's file; what people wrote into an older one stays. Raises OSError."""
+    """Write a card beside its model's file, keeping what people wrote into an older one. Raises OSError."""
     beside = path.with_name(path.stem + SUFFIX)
     publish(beside.parent, [_template().render(card=card, people=_people(beside)).encode()], lambda _: beside.name)
     return beside
@@ -165,7 +165,7 @@ def write(card: Card, path: Path) -> Path:
 
 @cache
 def _template() -> Any:  # jinja2.Template
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: it takes long to import
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: slow to import
 
     environment = Environment(  # noqa: S701 - Markdown, whose own characters ``harmless`` escapes
         loader=PackageLoader("pomona", "personal"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -175,12 +175,12 @@ def _template() -> Any:  # jinja2.Template
 
 
 def harmless(text: str) -> str:
-    """Text of others as one bounded line of Markdown that stands for itself."""
+    """Return other people's text as one bounded line with Markdown escaped."""
     return SPECIAL.sub(r"\\\1", bounds.plain(text))
 
 
 def _people(path: Path) -> str:
-    """What people have written into a card that is there, else what they are asked for."""
+    """Return what people have written into an existing card, else the template's questions."""
     with suppress(OSError, UnicodeDecodeError):
         _, heading, rest = files.text(path, MOST_BYTES).partition(f"\n{USES}\n")
         if heading:
@@ -208,5 +208,5 @@ def _learnt(method: str, sources: Sources) -> str:
 
 
 def _largest(weights: Sequence[tuple[str, float]]) -> Rows:
-    ordered = sorted(weights, key=lambda pair: -abs(pair[1]))  # equal ones in the order of clients
+    ordered = sorted(weights, key=lambda pair: -abs(pair[1]))  # ties in the order of clients
     return [(name, f"{value:.4g}") for name, value in ordered[:MOST]]

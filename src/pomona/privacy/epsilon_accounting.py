@@ -1,8 +1,8 @@
-"""Epsilon of a history of releases, by Opacus' accountants.
+"""Epsilon of a history of releases, computed by Opacus' accountants.
 
-k releases on one Poisson batch count as one release with noise multiplier sigma / sqrt(k): conditional on the batch
+k releases on one Poisson batch count as one release with noise multiplier sigma / sqrt(k): conditional on the batch,
 their composition is dominated by that single Gaussian (Dong, Roth and Su, Gaussian differential privacy, 2022), and
-sampling acts on the dominating pair (Zhu, Dong and Wang, AISTATS 2022).
+sampling applies to the dominating pair (Zhu, Dong and Wang, AISTATS 2022).
 """
 
 import math
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from pomona.core.errors import ConfigError, with_extra
 from pomona.privacy.settings import Privacy
 
-CONFIDENT = 100.0  # beyond this the numerical accountant's grid no longer fits into memory, and no claim is left
-ROUNDING = 1e-9  # relative, of sums of epsilons and deltas
-PRV_ERROR = 0.03  # its bound is within 0.01 of epsilon, on either side, at a delta that is within a thousandth
+CONFIDENT = 100.0  # beyond this the numerical accountant's grid does not fit into memory, and epsilon is meaningless
+ROUNDING = 1e-9  # relative tolerance for sums of epsilons and deltas
+PRV_ERROR = 0.03  # its bound is within 0.01 of epsilon on either side, at a delta within a thousandth
 
 
 class Event(NamedTuple):
@@ -28,13 +28,13 @@ class Event(NamedTuple):
     q: float
 
 
-History = Mapping[Event, int]  # event -> how often
+History = Mapping[Event, int]  # event -> count
 
 
 def epsilon(settings: Privacy, history: History) -> float:
-    """Epsilon at the settings' delta of a composed history; inf where any release had no noise.
+    """Return epsilon at the settings' delta of a composed history; inf if any release had no noise.
 
-    Raises ConfigError where Opacus is not installed, or where its numbers leave what a float64 can hold.
+    Raises ConfigError if Opacus is not installed, or if its numbers exceed the range of float64.
     """
     counts = {event: count for event, count in history.items() if count}
     if not counts:
@@ -55,7 +55,7 @@ def _renyi_epsilon(delta: float, counts: History) -> float:
 
 @lru_cache(1024)
 def _renyi(event: Event) -> Any:
-    """Of one release, at each order: kept, as it takes about 0.1 s and a run asks at every batch."""
+    """Return one release's Renyi divergences; cached, since they take 0.1 s and are needed at every batch."""
     analysis = import_module("opacus.accountants.analysis.rdp")
     return analysis.compute_rdp(q=event.q, noise_multiplier=event.sigma, steps=1, orders=_orders())
 
@@ -71,10 +71,10 @@ def _numerical_epsilon(delta: float, counts: History) -> float:
 
 
 def _opacus(name: str, accounted: Callable[[float, History], float], delta: float, counts: History) -> float:
-    """What Opacus computes, its faults in one line."""
+    """Compute with Opacus, turning its errors into one line."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # hints on the grid of orders, which costs tightness and not validity
+            warnings.simplefilter("ignore")  # hints on the grid of orders, which affects tightness but not validity
             return accounted(delta, counts)
     except ImportError as fault:
         raise ConfigError(f"privacy needs Opacus ({fault}); {with_extra('dp')}") from None
@@ -86,12 +86,12 @@ def _opacus(name: str, accounted: Callable[[float, History], float], delta: floa
 
 
 def with_room(settings: Privacy, most: float) -> float:
-    """A limit that no part of a history passes whose epsilon is ``most``: accountants round, and prv has a grid."""
+    """Return a limit for parts of a history with epsilon ``most``, allowing for rounding and the grid of prv."""
     return most * (1 + ROUNDING) + (PRV_ERROR if settings.accountant == "prv" else 0.0)
 
 
 def combined(sigmas: Iterable[float]) -> float:
-    """The noise multiplier of one Gaussian release that tells as much as several of one batch; 0 if any has none."""
+    """Return the noise multiplier of one Gaussian release equivalent to several on one batch; 0 if any has none."""
     each = list(sigmas)
     return float(sum(s**-2 for s in each) ** -0.5) if all(each) else 0.0
 
@@ -100,8 +100,8 @@ def combined(sigmas: Iterable[float]) -> float:
 class Budget:
     """Budget check that avoids running the accountant at every release.
 
-    Epsilon grows with every count, so a history below one known to be within is within as well; how far ahead is
-    looked is halved whenever it is too far.
+    Epsilon grows with every count, so a history below one known to be within the budget is within it as well. The check
+    looks several releases ahead, and halves their number whenever that exceeds the budget.
     """
 
     settings: Privacy
@@ -109,7 +109,7 @@ class Budget:
     _stride: float = 1.0
 
     def allows(self, history: History) -> bool:
-        """Whether epsilon of the history is at most the budget."""
+        """Return whether epsilon of the history is at most the budget."""
         limit = self.settings.epsilon_budget
         if limit is None or all(count <= self._safe.get(event, 0) for event, count in history.items()):
             return True

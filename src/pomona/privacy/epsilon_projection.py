@@ -11,15 +11,17 @@ from pomona.privacy.settings import Privacy
 
 @dataclass(frozen=True)
 class Gradients:
-    """The most that a method asks of a client's training data, in one kind of pass; its card lists all kinds.
+    """The maximum gradients that a method takes on a client's training data in one type of pass.
+
+    A method's card lists all types.
 
     Attributes:
-        per_batch: gradients on each batch: they tell more of the same samples, not of newly drawn ones.
-        purpose: the random stream of the batches; kinds of one purpose meet on the same batches.
-        epochs: passes over the data in a round; the run's ``local_epochs`` if None.
-        evaluates: only an evaluation takes them: as often as rounds are evaluated, and once after the last.
-        once: in one round of the run alone.
-        noised: False for gradients that privacy does not reach.
+        per_batch: gradients on each batch; they reveal more about the same samples, not about newly drawn ones.
+        purpose: the random stream of the batches; types with the same purpose use the same batches.
+        epochs: passes over the data per round; the run's ``local_epochs`` if None.
+        evaluates: whether only evaluation takes them: as often as rounds are evaluated, and once after the last.
+        once: whether they are taken in a single round of the run.
+        noised: False for gradients that are not covered by privacy.
     """
 
     per_batch: int = 1
@@ -30,7 +32,7 @@ class Gradients:
     noised: bool = True
 
     def passes(self, epochs: int, rounds: int) -> int:
-        """Passes over the data in a run of so many rounds, each of so many local epochs."""
+        """Return the passes over the data in a run of this many rounds and local epochs per round."""
         times = 1 if self.once else rounds + self.evaluates
         return times * (epochs if self.epochs is None else self.epochs)
 
@@ -38,7 +40,7 @@ class Gradients:
 def projected(
     settings: Privacy, n: int, size: int, asked: Iterable[Gradients], epochs: int, rounds: int
 ) -> Counter[Event]:
-    """The history that a method's gradients make at a client with n samples and batches of ``size``.
+    """Return the history of a method's gradients at a client with n samples and batches of ``size``.
 
     Evaluation that trains is included, as if every round and the last models were evaluated.
     """
@@ -61,5 +63,5 @@ def projected(
 def projected_epsilon(
     settings: Privacy, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
 ) -> float:
-    """Largest epsilon of a run for a client with n samples that takes part in every round."""
+    """Return the largest epsilon of a run for a client with n samples that takes part in every round."""
     return epsilon(settings, projected(settings, n, size, asked, epochs, rounds))

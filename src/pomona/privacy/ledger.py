@@ -1,13 +1,13 @@
-"""A client's write-ahead privacy ledger: one hash-chained line a release, durable before its noise is used.
+"""A client's write-ahead privacy ledger: one hash-chained line per release, durable before its noise is used.
 
     {"chain": HEX, "client": 3, "key": HEX, "test_seed": null}                                   the head
     {"chain": HEX, "n": 500, "purpose": "training", "release": HEX, "round": 1, "sigma": 1.0, "size": 50, "step": 0}
 
-The format is that of ``storage.hash_chain``. Lines that were cut off at the end are detected with a ``Position``, which
-a checkpoint holds. A last line that a kill cut short is removed: its release was never made.
+The format is that of ``storage.hash_chain``. Truncation is detected with a ``Position``, which a checkpoint stores. A
+last line that a kill left incomplete is removed: its release was never made.
 
-Entries are per release, not per round: the accountant then counts what was made, also of a round that was killed half
-way, and a release that is made again, bit for bit, is found by its name and costs nothing.
+Entries are per release, not per round: the accountant then also counts the releases of interrupted rounds, and a
+release that is repeated bit for bit is recognised by its name and costs nothing.
 """
 
 import errno
@@ -42,19 +42,19 @@ class Draw:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One release: its batch, its noise multiplier (0: none), and a name that is its own (hex)."""
+    """One release: its batch, its noise multiplier (0: none), and its unique name (hex)."""
 
     draw: Draw
     sigma: float
     release: str
 
     def line(self) -> dict[str, Any]:
-        """The fields of its line, by name, in alphabetical order."""
+        """Return the fields of its line, by name, in alphabetical order."""
         return dict(sorted({**asdict(self.draw), "sigma": self.sigma, "release": self.release}.items()))
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> "LedgerEntry":
-        """The inverse of ``line``."""
+        """Create an entry from the fields of a line, the inverse of ``line``."""
         draw = Draw(**{k: line[k] for k in Draw.__dataclass_fields__})
         return cls(draw, float(line["sigma"]), str(line["release"]))
 
@@ -77,7 +77,7 @@ class Head:
 
 @dataclass
 class Ledger:
-    """An open ledger; this process holds it alone."""
+    """An open ledger, locked by this process."""
 
     path: Path
     head: Head
@@ -89,11 +89,11 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path) -> "Ledger":
-        """Open a ledger that is there.
+        """Open an existing ledger.
 
         Raises:
-            PrivacyError: it is missing or damaged, so that nobody knows what was spent.
-            LockedError: somebody else has it open.
+            PrivacyError: it is missing or damaged, so that the privacy spent is unknown.
+            LockedError: another process has it open.
         """
         try:
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -113,7 +113,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, head: Head) -> None:
-        """Write an empty ledger, in place of another empty one at most."""
+        """Write an empty ledger; only another empty one may be replaced."""
         line, _ = chained(START, asdict(head))
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -124,9 +124,9 @@ class Ledger:
         sync(path.parent)
 
     def append(self, entry: LedgerEntry) -> None:
-        """Write down a release, durably, before its noise is drawn; one that is known already costs nothing.
+        """Record a release durably before its noise is drawn; known releases cost nothing.
 
-        Raises StorageError where the file cannot be written; the release must not be made then.
+        Raises StorageError if the file cannot be written; the release must then not be made.
         """
         if entry.release in self._releases:
             return
@@ -143,11 +143,11 @@ class Ledger:
         self._take(entry, chain)
 
     def history(self, also: LedgerEntry | None = None) -> Counter[Event]:
-        """All releases so far as events, plus one more entry if given."""
+        """Return all releases so far as events, plus one more entry if given."""
         return self._events if also is None or also.release in self._releases else self.planned([also])
 
     def planned(self, entries: Iterable[LedgerEntry]) -> Counter[Event]:
-        """All releases so far and further ones as events; none of them is made, and one that was made counts once."""
+        """Return the events of all releases so far and of further planned ones; repeated releases count once."""
         events, batches = self._events.copy(), dict[Draw, list[float]]()
         for entry in entries:
             if entry.release in self._releases:
@@ -182,7 +182,7 @@ class Ledger:
     def _read(self) -> None:
         text = content(self.path, LONG)
         whole = text.rfind(b"\n") + 1
-        os.ftruncate(self._handle, whole)  # what a kill tore
+        os.ftruncate(self._handle, whole)  # incomplete after a kill
         chain = START
         for number, line in enumerate(text[:whole].splitlines()):
             try:

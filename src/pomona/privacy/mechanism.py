@@ -1,7 +1,7 @@
 """The Gaussian mechanism on per-sample gradients: Poisson sampling, clipping and noise.
 
-Abadi et al., Deep learning with differential privacy, CCS 2016; Poisson sampling and a public denominator as its
-analysis asks for.
+Abadi et al., Deep learning with differential privacy, CCS 2016; with Poisson sampling and a public denominator, as its
+analysis requires.
 """
 
 from math import ceil
@@ -11,29 +11,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-BELOW = 1 - 2**-20  # more than rounding can add to a norm
+BELOW = 1 - 2**-20  # more than the possible rounding error of a norm
 
 
 def steps(n: int, size: int, share: float = 1.0) -> int:
-    """Steps of an epoch over a share of n samples; public, independent of the draws."""
+    """Return the number of steps in an epoch over a share of n samples; public, independent of the draws."""
     return ceil(share * n / size)
 
 
 def rate(n: int, size: int) -> float:
-    """q, the chance of each sample to be in a batch."""
+    """Return q, the probability that a sample is in a batch."""
     return min(1.0, size / n)
 
 
 def poisson(n: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """A Poisson sample of range(n), ascending: each independently with probability q; may be empty."""
+    """Draw a Poisson sample of range(n), ascending: each independently with probability q; may be empty."""
     return np.flatnonzero(generator.random(n) < rate(n, size))
 
 
 def clipped(P: Tensor, C: float) -> Tensor:
-    """Per-sample gradients (b, d) scaled to norm below C where they exceed it, float64; zeros where one is not finite.
+    """Clip per-sample gradients (b, d) to norm C, float64; zeros for gradients that are not finite.
 
-    A non-finite gradient is dropped inside the mechanism: norm 0 is allowed to any sample. Factors and products are
-    float64: in float32 the factor of a huge gradient is subnormal, and its rounding lets more than C through.
+    Dropping a non-finite gradient is part of the mechanism: any sample may have norm 0. Factors and products are
+    float64: in float32 the factor of a huge gradient is subnormal, and its rounding would exceed C.
     """
     norms = torch.linalg.vector_norm(P, dim=1, dtype=torch.float64)
     factors = (C * BELOW / norms).clamp(max=1.0)
@@ -41,9 +41,9 @@ def clipped(P: Tensor, C: float) -> Tensor:
 
 
 def gaussian(d: int, generator: np.random.Generator) -> Tensor:
-    """N(0, 1) (d,) float64, each number half the sum of four draws.
+    """Draw N(0, 1) (d,) float64, each number half the sum of four draws.
 
-    A single floating-point draw can be recognised by the gaps between the values it can take (Mironov, CCS 2012); sums
+    A single floating-point draw can be recognised by the gaps between its possible values (Mironov, CCS 2012); sums
     make that hard (Holohan and Braghin, ESORICS 2021).
     """
     return torch.from_numpy(generator.standard_normal((4, d)).sum(0) / 2)

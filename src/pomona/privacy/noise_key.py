@@ -3,9 +3,10 @@
     FOLDER/client-03/key            32 bytes in hex, drawn once from the operating system's entropy; mode 0600
     FOLDER/client-03/ledger.jsonl   see ``ledger``; mode 0600
 
-Noise has an address that ends in the release's name, a keyed hash of all that the release depends on: the batch, the
-model asked about, the settings, and the clipped sum itself. The same release made again has the same noise and tells
-nothing new; any other has noise of its own, also where a server asks twice about one round: nothing can be subtracted.
+The address of the noise ends with the release's name, a keyed hash of everything that the release depends on: the
+batch, the model, the settings, and the clipped sum itself. Repeating a release gives the same noise and reveals nothing
+new; any other release has independent noise, also if a server asks twice about one round, so that no differences can be
+formed.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ class KeyStore:
     ledger: Ledger
     _key: bytes
     _budget: Budget = field(init=False)
-    _whole: Budget | None = None  # what the run was said to cost at worst
+    _whole: Budget | None = None  # upper bound of the run's cost
 
     def __post_init__(self) -> None:
         self._budget = Budget(self.settings)
@@ -48,13 +49,13 @@ class KeyStore:
 
         Args:
             folder: of all clients' key stores.
-            client: whose.
+            client: the client's id.
             settings: the run's privacy.
-            since: where a checkpoint saw the ledger: then there must be one, which goes on from it.
+            since: the ledger's position in a checkpoint; the ledger must then exist and continue from it.
 
         Raises:
-            PrivacyError: key or ledger is missing, damaged, or readable by others; they do not belong together.
-            ConfigError: the key store was made with another test seed, or without one.
+            PrivacyError: key or ledger is missing, damaged, or readable by others, or they do not belong together.
+            ConfigError: the key store was created with another test seed, or without one.
             LockedError: another process has it open.
         """
         home = _home(folder, client)
@@ -66,7 +67,7 @@ class KeyStore:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         key, ledger = home / "key", home / "ledger.jsonl"
         if not key.exists():
-            # The ledger comes first: one without entries and without a key is a beginning that was cut short.
+            # The ledger is created first: without entries and without a key, it is an interrupted creation.
             if ledger.exists() and Ledger.open(ledger).position().entries:
                 raise PrivacyError(f"{key}: the key of a privacy ledger is missing; restore it")
             _make(key, ledger, client, settings.seed)
@@ -84,25 +85,25 @@ class KeyStore:
         return cls(client, settings, account, secret)
 
     def within(self, most: float) -> None:
-        """Make no release that takes epsilon beyond what a whole run was said to cost, whatever is asked of it."""
+        """Limit epsilon to the projected cost of the whole run; further releases are refused."""
         if isfinite(most):
             self._whole = Budget(self.settings.model_copy(update={"epsilon_budget": with_room(self.settings, most)}))
 
     def batch(self, draw: Draw) -> Tensor:
-        """The Poisson sample at an address: places (b,) int64 among the client's n rows, ascending."""
+        """Return the Poisson sample at an address: positions (b,) int64 among the client's n rows, ascending."""
         address = (draw.round, draw.step, draw.n, draw.size)
         return torch.from_numpy(poisson(draw.n, draw.size, self._stream(f"sample {draw.purpose}", *address)))
 
     def release(self, draw: Draw, question: Tensor, total: Tensor) -> Tensor:
-        """The clipped sum ``total`` (d,) with its noise, float64, after it was entered into the ledger.
+        """Return the clipped sum ``total`` (d,) with noise, float64, after recording it in the ledger.
 
         Args:
-            draw: the batch it is of.
-            question: the model row (d,) that it was computed at.
+            draw: its batch.
+            question: the model row (d,) at which it was computed.
             total: sum of gradients clipped to the settings' norm.
 
         Raises:
-            BudgetError: the release would exceed the budget; it is neither made nor entered.
+            BudgetError: the release would exceed the budget; it is neither made nor recorded.
             StorageError: the ledger cannot be written.
         """
         name = self._name(draw, question, total)
@@ -111,19 +112,19 @@ class KeyStore:
         return total + self.settings.noise_multiplier * self.settings.max_grad_norm * noise
 
     def unprotected(self, draw: Draw, question: Tensor) -> None:
-        """Enter a release that has no noise; epsilon is infinite from here on. Raises as ``release``."""
+        """Record a release without noise; epsilon is infinite from here on. Raises as ``release`` does."""
         self._spend(LedgerEntry(draw, 0.0, self._name(draw, question, question)))
 
     def forward_seed(self, draw: Draw, question: Tensor) -> int:
-        """A 63-bit seed of dropout masks: secret, and the same when a release is made again."""
+        """Return a 63-bit seed for dropout masks: secret, and the same when a release is repeated."""
         return int(self._name(draw, question, question)[:15], 16)
 
     def view_seed(self, draw: Draw) -> int:
-        """A 63-bit seed of what augmentation draws for a batch: secret, and the same for all that is asked of it."""
+        """Return a 63-bit seed for a batch's augmentation: secret, and the same for all releases on the batch."""
         return int(self._name(draw)[:15], 16)
 
     def spent(self) -> float:
-        """Epsilon so far."""
+        """Return epsilon so far."""
         return epsilon(self.settings, self.ledger.history())
 
     def position(self) -> Position:
@@ -158,12 +159,12 @@ class KeyStore:
 
 
 def fingerprint(key: bytes) -> str:
-    """Fingerprint of a key for the ledger's head: 128 bits of BLAKE2b, in hex."""
+    """Return a key's fingerprint for the ledger's head: 128 bits of BLAKE2b, in hex."""
     return hashlib.blake2b(key, digest_size=16, person=b"pomona-key").hexdigest()
 
 
 def require_sole(folder: Path, client: int) -> None:
-    """Raise PrivacyError unless a client's key store is the only one in a folder: one data set has one account."""
+    """Raise PrivacyError unless a folder has only this client's key store: one data set has one account."""
     others = sorted(home.name for home in folder.glob("client-*") if home != _home(folder, client))
     if others:
         raise PrivacyError(

@@ -1,4 +1,4 @@
-"""Releases past the noised gradients: each has a name and is refused unless acknowledged."""
+"""Releases other than the noised gradients: each has a name and is refused unless acknowledged."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from pomona.privacy.settings import Privacy
 
 @dataclass(frozen=True)
 class Release:
-    """Something that leaves a client past the noised gradients: its name, what it is, and how to do without.
+    """A release other than the noised gradients: its name, its content, and its remedy.
 
-    ``exact``: rounds tell it of training records without noise, so that no epsilon bounds a run that makes it. One
-    that a method declares counts so unless the method says otherwise.
+    ``exact``: whether rounds reveal information on training records without noise, so that no epsilon bounds the run.
+    This is the default for releases that a method declares.
     """
 
     name: str
@@ -36,7 +36,7 @@ _WORDS = {
 }
 
 _REMEDIES = {"class-names": "name them in data.classes", "unlimited-epsilon": "set privacy.epsilon_budget"}
-# The others tell of no training record (counts are public), or were settled before the run, as in an agreement.
+# The others reveal nothing about training records (counts are public), or were fixed before the run by an agreement.
 _EXACT = {"training-loss", "output-criterion", "shared-samples"}
 RELEASES: Mapping[str, Release] = {
     name: Release(name, what, _REMEDIES.get(name, ""), name in _EXACT) for name, what in _WORDS.items()
@@ -51,14 +51,14 @@ def uncovered(
     classes_found: bool = False,
     moments_found: bool = False,
 ) -> tuple[Release, ...]:
-    """The releases that a run makes past the mechanism.
+    """Return the releases of a run that the mechanism does not cover.
 
     Args:
         settings: the run's privacy.
         own: those of the method.
         kind: of the data, as in ``Dataset``: "image", "table" or "text".
         classes_found: whether the class names come from the data, and neither from the settings nor an agreement.
-        moments_found: whether images are normalised by numbers that come from the data.
+        moments_found: whether images are normalised with numbers from the data.
     """
     general = {
         "sample-counts": True,
@@ -80,7 +80,7 @@ def check(
     classes_found: bool = False,
     moments_found: bool = False,
 ) -> None:
-    """Refuse what is neither covered nor acknowledged.
+    """Refuse releases that are neither covered nor acknowledged.
 
     Args:
         settings: the run's privacy.
@@ -116,13 +116,13 @@ def check(
 
 
 def acknowledged(settings: Privacy, own: Sequence[Release] = ()) -> tuple[Release, ...]:
-    """The releases that a run may make since it acknowledges them; ``own``: those of the method."""
+    """Return the releases that a run acknowledges; ``own``: those of the method."""
     known = {**RELEASES, **{release.name: release for release in own}}
     return tuple(known[name] for name in settings.acknowledge if name in known)
 
 
 def told(release: Release) -> str:
-    """A release and its remedy, in half a sentence."""
+    """Describe a release and its remedy in a phrase."""
     return f"{release.name} ({release.what}{f'; or {release.remedy}' if release.remedy else ''})"
 
 

@@ -11,7 +11,7 @@ LEAST_NOISE = 1e-3  # epsilon is in the millions there, and accountants overflow
 
 
 class Privacy(Settings):
-    """Differentially private training of every client; symbols of the field in brackets."""
+    """Differentially private training for every client; the field's symbols in brackets."""
 
     noise_multiplier: float = Field(
         ge=0, le=1e6, description="noise by clipping norm (sigma); 0 clips only: no privacy"
@@ -43,7 +43,7 @@ class Privacy(Settings):
 
     @property
     def void(self) -> str | None:
-        """Why these settings give no privacy at all, for the record; None if they give some."""
+        """Explain for the record why these settings give no privacy; None if they give some."""
         if self.seed is not None:
             return "no privacy: the noise comes from a test seed"
         if not self.noise_multiplier:

@@ -1,6 +1,6 @@
-"""Bounded types for the events of a record, by kind.
+"""Types with bounds for the events of a record, by kind.
 
-What readers of records compute with stands here. Keys beside these are kept as they are; nothing counts with them.
+Fields that readers compute with are defined here. Other keys are kept unchanged and never used in computations.
 """
 
 from collections.abc import Iterator, Sized
@@ -21,7 +21,7 @@ MOST = 10**4  # clients, and classes
 
 
 def _figures(value: Any) -> Any:
-    """Refuse anything but numbers, in lists and tables of them."""
+    """Reject values other than numbers, lists and tables of numbers."""
     for leaf in _leaves(value):
         if isinstance(leaf, str) or (leaf is not None and not abs(leaf) <= HUGE):
             raise ValueError("must be a number, or a list of numbers")
@@ -29,7 +29,7 @@ def _figures(value: Any) -> Any:
 
 
 def _array(value: Any) -> NDArray[np.float64]:
-    """Numbers in lists of equal lengths as an array."""
+    """Convert nested lists of equal lengths to an array."""
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError):
@@ -42,7 +42,7 @@ def _array(value: Any) -> NDArray[np.float64]:
 
 
 def _even(counts: list[list[int]]) -> list[list[int]]:
-    """Refuse a table whose rows differ in length."""
+    """Reject a table whose rows differ in length."""
     if len({len(row) for row in counts}) > 1:
         raise ValueError("must be rows of equal lengths")
     return counts
@@ -67,7 +67,7 @@ Names = Annotated[list[Line], Field(max_length=MOST)]
 
 
 class Kind(BaseModel):
-    """One kind of event."""
+    """Base of all events."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
@@ -76,7 +76,7 @@ K = TypeVar("K", bound=Kind)
 
 
 def _equal(kind: K, *each: Sized) -> K:
-    """The same event, once it has one value a client in every list."""
+    """Check that every list has one value per client."""
     if len({len(values) if not isinstance(values, np.ndarray) or values.ndim else -1 for values in each}) > 1:
         raise ValueError("there must be one value for each client")
     return kind
@@ -175,7 +175,7 @@ class EvaluationEvent(Kind):
 
 
 class _AtThreshold(Kind):
-    """Figures of one class or label by itself."""
+    """Metrics of one class or label."""
 
     __pydantic_extra__: dict[str, Figures]
 
@@ -197,7 +197,7 @@ class _AtThreshold(Kind):
 
 
 class FinalEvent(Kind):
-    """All metrics of one model; those that have no name here are figures too."""
+    """All metrics of one model; keys without a field here are metrics too."""
 
     __pydantic_extra__: dict[str, Figures]
 
@@ -275,11 +275,11 @@ KINDS: dict[str, type[Kind]] = {
 
 
 def read(line: str | bytes) -> dict[str, Any]:
-    """The event on a line of ``events.jsonl``; kinds of later versions have their name only.
+    """Parse a line of ``events.jsonl``; for event kinds of later versions, only the name.
 
-    Raises ValueError saying, in half a sentence, what is wrong.
+    Raises ValueError with a phrase.
     """
-    event = from_json(line, allow_inf_nan=False)  # it stops at a depth of 200
+    event = from_json(line, allow_inf_nan=False)  # stops at a nesting of 200
     if not (isinstance(event, dict) and isinstance(event.get("event"), str)):
         raise ValueError("no event")
     name = event.pop("event")

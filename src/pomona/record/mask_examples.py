@@ -1,4 +1,4 @@
-"""Masks to look at: of a few clients the test images with the best and the worst Dice, in ``mask_examples.npz``.
+"""Example masks: for a few clients, the test images with the best and the worst Dice, in ``mask_examples.npz``.
 
     image-I (2, H, W, c) uint8   truth-I, predicted-I (2, H, W) uint8   dice-I (2,) float64
 
@@ -19,7 +19,7 @@ from pomona.storage.atomic_io import publish
 
 FILE = "mask_examples.npz"
 MOST_CLIENTS = 6
-MOST_SIDE = 256  # pixels; larger images are thinned out
+MOST_SIDE = 256  # pixels; larger images are subsampled
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ Uint8 = NDArray[np.uint8]
 
 
 def example(x: NDArray[Any], truth: NDArray[Any], predicted: NDArray[Any]) -> tuple[Uint8, Uint8, Uint8]:
-    """Image, truth and prediction of one sample, as they are looked at.
+    """Return a sample's image, truth and prediction for display.
 
-    Of a volume (D, H, W, C) the slice with most true pixels that are not background; grey values from the least to the
-    largest; the first channel alone unless there are three.
+    For a volume (D, H, W, C), the slice with the most foreground pixels; grey values scaled from minimum to maximum;
+    only the first channel unless there are three.
     """
     if x.ndim == 4:
         most = int((truth > 0).sum(axis=(1, 2)).argmax())
@@ -53,7 +53,7 @@ def example(x: NDArray[Any], truth: NDArray[Any], predicted: NDArray[Any]) -> tu
 
 
 def save(folder: Path, examples: Mapping[int, MaskExamples]) -> None:
-    """Write the examples of some clients; the same ones give the same bytes. Raises OSError."""
+    """Write the examples of some clients; deterministic to the byte. Raises OSError."""
     packed = io.BytesIO()
     np.savez(
         packed, allow_pickle=False, **{f"{part}-{i}": getattr(e, part) for i, e in examples.items() for part in _PARTS}
@@ -62,8 +62,8 @@ def save(folder: Path, examples: Mapping[int, MaskExamples]) -> None:
 
 
 def read(folder: Path, client: int) -> MaskExamples | None:
-    """A client's examples; None where a record has none. Raises DataError for a file that is damaged."""
-    from pomona.data import npz  # late: it brings readers of pictures along
+    """Read a client's examples; None if a record has none. Raises DataError for a damaged file."""
+    from pomona.data import npz  # imported late: it loads the image readers
 
     path = folder / FILE
     if not path.exists() or f"image-{client}" not in npz.names(path):

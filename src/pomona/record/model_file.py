@@ -1,7 +1,7 @@
-"""The bytes of a model file: safetensors whose note is an ``ModelMetadata`` and a hash over that and all tensors.
+"""Model files: safetensors with a note that contains a ``ModelMetadata`` and a hash over it and all tensors.
 
-A file runs no code, and no memory is taken before every size that it tells of has been held against its bytes and
-against the network that it names.
+Reading a file runs no code, and allocates memory only after all sizes in it have been checked against its length and
+against its network.
 """
 
 import hashlib
@@ -30,27 +30,27 @@ HASH = "sha256"
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], about: ModelMetadata) -> None:
-    """Write a file that ``read`` reads, whole and durable, or leave what is there. Raises OSError."""
+    """Write a complete and durable model file; on failure, the old one is unchanged. Raises OSError."""
     tree = about.model_dump(mode="json")
     note = json.dumps({**tree, HASH: seal(tree, tensors)})
     publish(path.parent, pieces(tensors, note), lambda _: path.name, f"{path.name}.unfinished")
 
 
 def seal(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 in hex over a file's metadata, in any order, and its tensors."""
+    """Return the SHA-256 in hex over a file's metadata, in any order, and its tensors."""
     text = json.dumps({k: v for k, v in tree.items() if k != HASH}, sort_keys=True, allow_nan=False, ensure_ascii=False)
     return hashlib.sha256(f"{text}\n{digest(tensors)}".encode()).hexdigest()
 
 
 def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
-    """The network with its tensors, in evaluation mode, and what the file says of it.
+    """Return the network with its tensors, in evaluation mode, and the file's metadata.
 
     Args:
-        path: of a file that ``write`` wrote, wherever it has been since.
-        own_code: whether a ``module:function`` that the file names may be imported and called.
+        path: of a file from ``write``, which others may have had since.
+        own_code: whether a ``module:function`` in the file may be imported and called.
 
     Raises:
-        StorageError: no model file, a damaged one, or one whose own code is not allowed or not there.
+        StorageError: not a model file, a damaged one, or one whose own code is not allowed or not available.
     """
     with _opened(path) as (file, entries, tree):
         about = _about(tree, path)
@@ -63,7 +63,7 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
         _require_sealed(tree, tensors, path)
         if wrong := non_finite(tensors):
             raise ValueError(wrong)
-        if package(about.network.name):  # it may compute buffers that are in no file
+        if package(about.network.name):  # it may compute buffers that are not stored
             module = build(
                 about.network, about.input_shape, about.outputs, about.vocabulary, output_shape=about.output_shape
             )
@@ -71,7 +71,7 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a model file by name, without its network. Raises StorageError for a damaged file, or none."""
+    """Return a model file's tensors by name, without its network. Raises StorageError if damaged or missing."""
     with _opened(path) as (file, entries, tree):
         found = fill(file, entries)
         _require_sealed(tree, found, path)
@@ -80,9 +80,9 @@ def tensors(path: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, TensorEntry], Any]]:
-    """A model file that stands at its first tensor, its layout, and the value of its note.
+    """Open a model file at its first tensor, with its layout and its note.
 
-    Raises StorageError if its header shows no model, and for what the work within finds wrong.
+    Raises StorageError if its header is not that of a model, and for errors raised inside the context.
     """
 
     def no_model(why: str) -> StorageError:
@@ -97,13 +97,13 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, TensorEntry], Any]
 
 
 def _require_sealed(tree: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise StorageError unless a note holds the hash of a file's content."""
+    """Raise StorageError unless a note contains the hash of the file's content."""
     if not isinstance(tree, dict) or seal(tree, tensors) != tree.get(HASH):
         raise StorageError(f"{path} is damaged: its SHA-256 is not that of its content; take it from a copy")
 
 
 def _about(tree: Any, path: Path) -> ModelMetadata:
-    """The metadata as a record. Raises ValueError or StorageError."""
+    """Parse the metadata. Raises ValueError or StorageError."""
     if not isinstance(tree, dict) or not isinstance(tree.get("format"), str):
         raise ValueError("its metadata are not those of a personal model")
     if tree["format"] != FORMAT:
@@ -120,7 +120,7 @@ def _about(tree: Any, path: Path) -> ModelMetadata:
 
 
 def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
-    """The network that a file names: a registered one without memory behind it, or by own code. Raises StorageError."""
+    """Build a file's network: a registered one on the meta device, or by own code. Raises StorageError."""
     name, sizes = about.network.name, (about.input_shape, about.outputs, about.vocabulary)
     if name in MODELS or package(name) or ":" not in name:
         return outline(about.network, *sizes)
@@ -136,9 +136,9 @@ def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
 
 
 def _require_answer(module: nn.Module, about: ModelMetadata) -> None:
-    """Raise ValueError for a sample that would take too much memory, and for outputs that are not what the file says.
+    """Raise ValueError if a sample would need too much memory, or if outputs differ from the file's metadata.
 
-    Of a network by own code nothing is known before it runs.
+    A network by own code cannot be checked before it runs.
     """
     if not any(tensor.is_meta for tensor in module.state_dict().values()):
         return
@@ -150,7 +150,7 @@ def _require_answer(module: nn.Module, about: ModelMetadata) -> None:
 
 
 def _tensors(module: nn.Module, there: Set[str], elsewhere: Set[str]) -> dict[str, Tensor]:
-    """The form of a network's file: parameters and moving statistics, and of the other buffers those that are there."""
+    """Return the forms of a network's tensors: parameters, moving statistics, and any other buffers in the file."""
     known = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     needed = {entry.name for entry in ParameterSpace(module, "average").entries}
     needed = (needed | {name for name, _ in module.named_parameters()}) - elsewhere
@@ -158,12 +158,12 @@ def _tensors(module: nn.Module, there: Set[str], elsewhere: Set[str]) -> dict[st
 
 
 def frozen_file(folder: Path, sha256: str) -> Path:
-    """The file beside models that holds what none of them has changed."""
+    """Return the path, beside the models, of the file with their common frozen tensors."""
     return folder / f"frozen-{sha256[:16]}.safetensors"
 
 
 def _frozen(path: Path, about: ModelMetadata, still: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that training left as they were, from the file beside. Raises StorageError."""
+    """Read the frozen tensors from their common file. Raises StorageError."""
     if about.frozen_sha256 is None:
         return {}
     beside = frozen_file(path.parent, about.frozen_sha256)
@@ -187,7 +187,7 @@ def _frozen(path: Path, about: ModelMetadata, still: Mapping[str, Tensor]) -> di
 
 
 def _filled(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The network in evaluation mode, with these tensors; counters that are not among them are 0."""
+    """Return the network in evaluation mode with these tensors; missing counters are 0."""
     if any(tensor.is_meta for tensor in module.state_dict().values()):
         module.to_empty(device="cpu")
         for name, buffer in module.named_buffers():

@@ -28,27 +28,27 @@ class ModelMetadata(Settings):
 
     Attributes:
         format: of the file.
-        client: whose model it is.
-        model: which of its models, and when in a round, as reports name it.
+        client: the client whose model it is.
+        model: model and moment in the round, as in reports.
         network: as in the run's settings.
         kind: ``image`` samples (H, W, C) or (D, H, W, C), ``table`` (F,), ``text`` (T,), as in a data set.
-        dtype: of samples as their owner holds them.
-        input_shape: of one sample as the network takes it: (C, H, W), (C, D, H, W), (F,) or (T,).
+        dtype: of samples as stored by their owner.
+        input_shape: of one sample as network input: (C, H, W), (C, D, H, W), (F,) or (T,).
         outputs: K, the width of the network's output.
         vocabulary: number of tokens including padding; 0 unless the samples are texts.
-        words: those with numbers 2, 3, ..., where known.
-        targets: what the outputs are: logits of classes, of flags, of hazards, or numbers.
+        words: those with numbers 2, 3, ..., if known.
+        targets: type of the outputs: logits of classes, of flags, of hazards, or numbers.
         classes: names of the K classes; empty for flags and numbers.
-        labels: names of the K flags or numbers, where known.
-        columns: names of the F columns of a table in order, or of those whose texts were joined, where known.
-        others: names of the other columns that the training file had: label, client, whatever was left out.
-        preprocessing: how the columns of a table's file become the F columns of a sample, where they are not these.
+        labels: names of the K flags or numbers, if known.
+        columns: names of the F columns of a table in order, or of the columns joined to texts, if known.
+        others: names of the training file's other columns: label, client, and dropped columns.
+        preprocessing: conversion of a table file's columns to the F columns of a sample, if they differ.
         target_shift, target_scale: a number is the network's output times target_scale plus target_shift, by target.
-        edges: of a time to an event, the end of each of the K intervals that outputs are logits of hazards of.
-        frozen_sha256: hash of the tensors that training left as they were, where they lie in a file of their own.
-        form: how the CSV files of training were written, as far as settings said it; files of samples are read so.
-        window: centre and width by which numbers in image files were read as 8 bits, if they were.
-        shift, scale: the network takes ``(x - shift) / scale``, broadcast over the last axis of x (not for text).
+        edges: for times to an event, the ends of the K intervals of the hazards.
+        frozen_sha256: hash of the frozen tensors, if they are in a separate file.
+        form: CSV format of the training files as far as it was set; also used for files of samples.
+        window: centre and width of the window that converted image values to 8 bits, if any.
+        shift, scale: the network's input is ``(x - shift) / scale``, broadcast over the last axis of x (not for text).
     """
 
     format: Literal["pomona-model-2"] = FORMAT
@@ -78,28 +78,28 @@ class ModelMetadata(Settings):
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """Names of the columns that a file of samples has: those that become features, else ``columns``."""
+        """Names of the columns required in a file of samples: those that become features, else ``columns``."""
         return self.preprocessing.names if self.preprocessing else self.columns
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """One sample's shape as its owner holds it: (H, W, C), (D, H, W, C), (F,) or (T,)."""
+        """Shape of one sample as stored by its owner: (H, W, C), (D, H, W, C), (F,) or (T,)."""
         return (*self.input_shape[1:], self.input_shape[0]) if self.kind == "image" else self.input_shape
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """The shape of a sample's outputs: (K,), or (K, *sides) of masks."""
+        """Shape of a sample's outputs: (K,), or (K, *sides) of masks."""
         return TASKS[self.targets].output_shape(self.outputs, self.input_shape)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """A name for each output: the classes, else the labels, else numbers."""
+        """Name of each output: the classes, else the labels, else numbers."""
         what = TASKS[self.targets].output
         return self.classes or self.labels or tuple(f"{what} {k}" for k in range(self.outputs))
 
     @model_validator(mode="after")
     def _fits(self) -> "ModelMetadata":
-        """Refuse parts that contradict each other."""
+        """Reject contradictory fields."""
         text, table = self.kind == "text", self.kind == "table"
         last, patch = self.sample_shape[-1], self.network.patch
         for holds, what in (

@@ -1,4 +1,4 @@
-"""A result in a Python session: a few lines of text, a table, a data frame."""
+"""Display of a result in a Python session: a short text, an HTML table, a data frame."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -13,7 +13,7 @@ HEADER = ("model", "when", "last", "best on validation", "best on test", "worst 
 
 
 def text(title: str, rounds: int, metric: Metric, summary: Mapping[str, Any], folder: Path | None) -> str:
-    """Three lines: the run, its headline model's last test value, its folder; ``rounds`` are those that are done."""
+    """Return three lines: the run, its headline model's last test value, its folder; ``rounds`` are completed ones."""
     figures = summary.get("models", {}).get(summary.get("headline", ""))
     if figures and figures["last"]:
         last = figures["last"]
@@ -25,7 +25,7 @@ def text(title: str, rounds: int, metric: Metric, summary: Mapping[str, Any], fo
 
 
 def html(title: str, metric: Metric, summary: Mapping[str, Any]) -> str:
-    """A table with a row for each named model, its test figures as means over clients."""
+    """Return an HTML table with one row per named model: its test metrics, averaged over clients."""
     rows = [_row(name, f, metric.text) for name, f in summary.get("models", {}).items()]
     head = "".join(f"<th>{escape(name)}</th>" for name in HEADER)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
@@ -34,7 +34,7 @@ def html(title: str, metric: Metric, summary: Mapping[str, Any]) -> str:
 
 
 def frame(columns: Mapping[str, Sequence[Any]]) -> Any:
-    """Columns as a pandas DataFrame. Raises PomonaError where pandas is not installed."""
+    """Convert columns to a pandas DataFrame. Raises PomonaError if pandas is not installed."""
     try:
         pandas = import_module("pandas")
     except ImportError:

@@ -1,8 +1,8 @@
 """Gain of a run over another on the same test samples, with paired intervals and a verdict (docs/statistics.md).
 
-Both runs answer the same samples, so that what makes a sample hard for both cancels out. Clients are the members that
-there are, not a draw from others: an interval over clients says how certain their mean gain is given other test
-samples, not what another federation would gain.
+Both runs predict the same samples, so that the difficulty of a sample cancels out. The clients are fixed, not a sample
+of others: an interval over clients is the uncertainty of their mean gain over test samples, and does not predict the
+gain of another federation.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ Verdict = Literal["better", "worse", "no difference that this data can show"]
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A client that a mean gain leaves out: its samples do not define the metric, or are too few for its variance.
+    """A client that is excluded from a mean gain, because its samples do not define the metric or are too few.
 
     Attributes:
         client: its number.
-        rows: its test samples; 0 where none are on record.
-        events: those of the rarer answer, or with an event that was seen; None where there is no such thing.
+        rows: its test samples; 0 if none are on record.
+        events: those with the rarer answer, or with an observed event; None if not applicable.
     """
 
     client: int
@@ -42,18 +42,18 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Gain:
-    """A difference in a metric, its sign turned where less is better: more than 0 is better.
+    """A difference in a metric; positive is better.
 
     Attributes:
-        value: of all samples, in the unit of the metric; of accuracies, 0.01 is a percentage point.
-        low, high: 95 % interval; both None where the samples are too few for one.
-        pairs: independent units that both answered: test samples, or groups of them (patients) where known.
-        rows: test samples that both answered.
-        events: of them, those of the rarer answer, or with an event that was seen; None where there is no such thing.
-        p: two-sided p-value of no difference; None where there is no interval.
-        clients: how many clients it is of.
-        seeds: how many seeds it is the mean of.
-        left_out: clients that a mean leaves out, in id order; none of one client's gain.
+        value: over all samples, in the unit of the metric; for accuracies, 0.01 is a percentage point.
+        low, high: 95 % interval; both None if there are too few samples.
+        pairs: independent units that both runs predicted: test samples, or groups of them (patients) if known.
+        rows: test samples that both runs predicted.
+        events: those with the rarer answer, or with an observed event; None if not applicable.
+        p: two-sided p-value of no difference; None without an interval.
+        clients: number of clients in the gain.
+        seeds: number of seeds in the mean.
+        left_out: clients excluded from a mean, in id order; empty for one client's gain.
     """
 
     value: float
@@ -69,12 +69,12 @@ class Gain:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The interval; None where there is none."""
+        """Interval; None if there is none."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def verdict(self) -> Verdict:
-        """Only what the interval supports."""
+        """Verdict supported by the interval."""
         low, high = self.ends or (0.0, 0.0)
         if low <= 0 <= high:
             return "no difference that this data can show"
@@ -82,10 +82,10 @@ class Gain:
 
 
 def gains(run: Result | Sequence[Result], base: Result | Sequence[Result]) -> tuple[list[Gain | None], Gain | None]:
-    """Gains of a run over another in its metric: one a client in id order, and their mean.
+    """Return a run's gains over another in its metric: one per client in id order, and their mean.
 
-    Of sequences of runs, one a seed in the same order, they are means over seeds, and intervals are of other samples
-    and other seeds.
+    For sequences of runs, one per seed in the same order, gains are means over seeds, and intervals include
+    the variation over samples and seeds.
 
     >>> import pomona
     >>> shared = {"clients": 3, "rounds": 1, "lr": 0.1}
@@ -94,13 +94,14 @@ def gains(run: Result | Sequence[Result], base: Result | Sequence[Result]) -> tu
     >>> len(clients), mean.low <= mean.value <= mean.high, mean.verdict, mean.left_out
     (3, True, '...', ())
 
-    None for a client where it is undefined: no test samples, no predictions on record, other samples in the other run
-    (other targets, or other rows of the same data), or a metric that they do not define. The mean is over the others,
-    but for those whose samples are too few; it names all that it leaves out. What a network minimised is not known from
-    predictions where the loss is a user's own or the targets are numbers (ask for ``mse``): all None.
+    A client's gain is None if undefined: no test samples, no predictions on record, different samples in the two runs
+    (other targets, or other rows of the same data), or samples that do not define the metric. The mean is over the
+    other clients, except those with too few samples; it lists all excluded clients. For the metric ``loss``, all gains
+    are None if the loss is a user's own or the targets are numbers, since predictions do not determine it (use
+    ``mse``).
 
     Raises:
-        ConfigError: the sequences are empty or of other lengths, or their seeds have other test samples.
+        ConfigError: the sequences are empty or differ in length, or their seeds have different test samples.
         DataError: a file of predictions is damaged.
     """
     runs, bases = ([part] if isinstance(part, Result) else [*part] for part in (run, base))
@@ -120,9 +121,9 @@ def gains(run: Result | Sequence[Result], base: Result | Sequence[Result]) -> tu
 
 
 def jointly(clients: Sequence[Gain | None]) -> list[Verdict | None]:
-    """Verdicts of many clients that all hold at once, with 95 %: Holm's correction of their p-values.
+    """Return verdicts of many clients that hold jointly at 95 %: Holm's correction of their p-values.
 
-    Of 65 clients of equal models about three are called better or worse by their own intervals.
+    Of 65 clients with equal models, about three are called better or worse by their individual intervals.
     """
     judged = [i for i, gain in enumerate(clients) if gain and gain.p is not None]
     adjusted = dict(zip(judged, holm([gain.p for gain in clients if gain and gain.p is not None]), strict=True))
@@ -134,7 +135,7 @@ def jointly(clients: Sequence[Gain | None]) -> list[Verdict | None]:
 
 
 def _gain(known: Sequence[Evidence], places: Sequence[int] = (0,), undefined: Sequence[LeftOut] = ()) -> Gain:
-    """The mean gain of some clients, by their numbers, and of whom it is not."""
+    """Return the mean gain of some clients, by their numbers, and the excluded clients."""
     found = mean_difference(known)
     low, high = found.interval or (None, None)
     counted = set(found.kept)
@@ -189,7 +190,7 @@ def _of_client(
 
 
 def _same_samples(client: int, runs: Sequence[Result], answers: Sequence[Answers]) -> bool:
-    """Whether answers of a client are to the same samples: by their targets, and by their rows in the same data."""
+    """Return whether a client's predictions are for the same samples, by targets and by rows in the same data."""
     data = [(run.about.get("data") or {}).get("fingerprint") for run in runs]
     rows = {
         (one, row)
@@ -213,15 +214,15 @@ def evidence(
     targets: NDArray[Any],
     groups: NDArray[np.int64] | None = None,
 ) -> Evidence | None:
-    """What one client's test samples say of the gain of a over b; None if they do not define the metric.
+    """Return the evidence of one client's test samples for the gain of a over b; None if they do not define the metric.
 
     Args:
-        metric: what both are judged by.
-        task: what the targets are.
+        metric: the headline metric.
+        task: of the targets.
         a: (n, K) predictions, see ``Task``.
-        b: (n, K) those of the other.
+        b: (n, K) those of the other run.
         targets: (n,) or (n, K).
-        groups: (n,) what samples belong together, as rows of one patient; None where each stands alone.
+        groups: (n,) groups of samples, such as the rows of one patient; None if each sample is its own.
     """
     if not len(targets):
         return None

@@ -1,13 +1,13 @@
-"""A run's last answers: what the model that each client is judged by says of its test samples, in ``predictions.npz``.
+"""Predictions on the test samples by each client's evaluated model, in ``predictions.npz``.
 
-    outputs-I  (n, K) float32, as the network gives them          targets-I  (n,) int64 or (n, K) float32
-    of masks   (n, 3C) float32, pixels truly and falsely          targets-I  (n, C) int64, pixels that are of a class
-               claimed and missed, by class
+    outputs-I  (n, K) float32, outputs of the network             targets-I  (n,) int64 or (n, K) float32
+    of masks   (n, 3C) float32, true positive, false positive     targets-I  (n, C) int64, true pixels of a class
+               and false negative pixels, by class
 
-    groups-I   (n,) int64, where rows belong together: the same number for the rows of one patient
+    groups-I   (n,) int64, if rows belong together: the same number for the rows of one patient
 
-of client I, in the order of its test rows. Two runs on one partition answer the same samples, so that their difference
-can be judged sample by sample.
+of client I, in the order of its test rows. Two runs on one partition predict the same samples, so that their difference
+can be evaluated sample by sample.
 """
 
 import io
@@ -27,7 +27,7 @@ Answers = tuple[NDArray[np.float32], NDArray[Any]]  # (outputs, targets)
 
 
 def save(folder: Path, answers: Mapping[int, Answers], groups: Mapping[int, NDArray[np.int64]] | None = None) -> None:
-    """Write the answers of some clients, and which of their rows belong together; the same give the same bytes."""
+    """Write the predictions of some clients, and the groups of their rows; deterministic to the byte."""
     packed = io.BytesIO()
     arrays = {f"{part}-{i}": a for i, both in answers.items() for part, a in zip(_PARTS, both, strict=True)}
     arrays |= {f"groups-{i}": numbers for i, numbers in (groups or {}).items()}
@@ -36,8 +36,10 @@ def save(folder: Path, answers: Mapping[int, Answers], groups: Mapping[int, NDAr
 
 
 class Kept:
-    """The answers that a record's folder keeps. Their places are looked up once: looking for each client's in turn
-    took the square of the number of clients.
+    """The predictions in a record's folder.
+
+    The positions of all members are read once; searching for each client in turn would be quadratic in the number of
+    clients.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +47,7 @@ class Kept:
 
     @cached_property
     def _index(self) -> Mapping[str, Any]:
-        from pomona.data import npz  # late: it brings readers of pictures along
+        from pomona.data import npz  # imported late: it loads the image readers
 
         return npz.index(self._path) if self._path.exists() else {}
 
@@ -55,8 +57,10 @@ class Kept:
         return npz.stored(self._path, f"{part}-{client}", self._index).load()
 
     def answers(self, client: int, targets_are: str = "classes") -> Answers | None:
-        """A client's answers; None where the record has none. Raises DataError for a file that is damaged, or whose
-        targets are not what the record says: counts of classes would take memory for the largest number among them.
+        """Return a client's predictions; None if the record has none.
+
+        Raises DataError for a damaged file, or targets that do not match the record: a class count would allocate
+        memory for the largest number among them.
         """
         if f"{_PARTS[0]}-{client}" not in self._index:
             return None
@@ -74,9 +78,9 @@ class Kept:
         return outputs, targets
 
     def groups(self, client: int) -> NDArray[np.int64] | None:
-        """(n,) int64 the group of each of a client's test rows; None where the record has none.
+        """Return (n,) int64 the group of each of a client's test rows; None if the record has none.
 
-        Raises DataError for a file that is damaged.
+        Raises DataError for a damaged file.
         """
         if f"groups-{client}" not in self._index:
             return None
@@ -87,7 +91,7 @@ class Kept:
 
 
 def _classes(outputs: NDArray[Any], targets: NDArray[Any]) -> bool:
-    """Whether targets (n,) are numbers of the classes that outputs (n, K) speak of."""
+    """Return whether targets (n,) are valid class numbers for outputs (n, K)."""
     known = targets.ndim == 1 and targets.dtype.kind == "i"
     return known and bool(np.all((targets >= 0) & (targets < outputs.shape[1])))
 

@@ -1,6 +1,6 @@
-"""Presentation of a method in reports: its title, and words for its ``info``.
+"""Presentation of a method in reports: its title, and names for the quantities in its ``info``.
 
-A run's record holds it, so that a page needs neither the method's code nor PyTorch.
+It is stored in a run's record, so that a page needs neither the method's code nor PyTorch.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -10,25 +10,25 @@ from pydantic.dataclasses import dataclass
 
 from pomona.core.bounds import Label, Line
 
-LISTED = WrapSerializer(lambda items, dumped: list(dumped(items)))  # as JSON reads it back
+LISTED = WrapSerializer(lambda items, dumped: list(dumped(items)))  # as JSON returns it
 QuantityKind: TypeAlias = Literal["matrix", "values", "clusters", "epochs"]
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """The words for one name in ``info``.
+    """Presentation of one quantity in ``info``.
 
     Attributes:
         name: the name in ``info``.
-        kind: how it is drawn: a matrix clients by clients, values per client (and layer), CFL's clusters, or a curve
-            a client over the epochs of a round.
+        kind: type of figure: a clients-by-clients matrix, values per client (and layer), CFL's clusters, or one curve
+            per client over the epochs of a round.
         title: heading of its main figure.
         symbol: label of its axis.
         meaning: continues "METHOD: ".
         history: heading of a matrix' figure over rounds.
         own: heading of a figure of a matrix' diagonal; empty for none.
         entries: the entries of a client's vector, in the singular.
-        column: first part of a column's name in the CSV.
+        column: prefix of a column's name in the CSV.
     """
 
     name: Label
@@ -44,18 +44,18 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Presentation:
-    """The part of a method's card that its records carry.
+    """The part of a method's card that its records contain.
 
     Attributes:
         title: the name as its paper writes it.
-        quantities: the words for names in ``info``; a name without words is shown as it stands.
+        quantities: presentations of quantities in ``info``; others are shown by name.
     """
 
     title: Line
     quantities: Annotated[tuple[Quantity, ...], Field(max_length=100), LISTED] = ()
 
     def quantity(self, name: str, columns: int, clients: int) -> Quantity:
-        """The words for a name whose records hold ``columns`` numbers a client."""
+        """Return the presentation of a quantity for which records have ``columns`` numbers per client."""
         for known in self.quantities:
             if known.name == name and columns == {"matrix": clients, "clusters": 1}.get(known.kind, columns):
                 return known
@@ -63,7 +63,7 @@ class Presentation:
 
 
 def unknown(name: str, kind: QuantityKind) -> Quantity:
-    """Words for a name that a method shows without saying more."""
+    """Return a default presentation for a quantity that the method does not describe."""
     spoken = name.replace("_", " ")
     shape = "the row of client i, the column of client j" if kind == "matrix" else "a value a client"
     meaning = f"“{spoken}” as the method records it, {shape}."

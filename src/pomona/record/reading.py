@@ -1,4 +1,4 @@
-"""Read a run's folder back, with every value validated."""
+"""Reading a run's folder, with validation of every value."""
 
 from collections import Counter
 from pathlib import Path
@@ -17,7 +17,7 @@ from pomona.storage.run_status import read_status
 
 
 def load(folder: Path | str) -> Result:
-    """Return the run that a folder holds.
+    """Load a run from its folder.
 
     >>> import pomona
     >>> from tempfile import TemporaryDirectory
@@ -40,7 +40,7 @@ def load(folder: Path | str) -> Result:
         with opened(folder / EVENTS) as lines:
             for number, line in enumerate(lines, start=1):
                 where = f"{EVENTS}, line {number}"
-                if line.endswith(b"\n"):  # a line without its newline is one that a kill cut short
+                if line.endswith(b"\n"):  # a line without its newline was interrupted by a kill
                     found.append(events.read(line))
         where = EVENTS
         result = gather(found, config, folder)
@@ -58,16 +58,16 @@ class _Name(BaseModel):
 
 
 class _Told(BaseModel):
-    """Settings required in a run that is read back."""
+    """Settings required in a run's record."""
 
     method: _Name
     data: _Name
-    partition: _Name | None = None  # a server knows of none
+    partition: _Name | None = None  # unknown to a server
     rounds: Number
 
 
 def _require_known(result: Result) -> None:
-    """Raise ValueError for clients that a run does not have, and for an evaluation that stands there twice."""
+    """Raise ValueError for unknown clients, and for repeated evaluations."""
     n = len(result.about.get("clients", ()))
     named = (
         *(c for e in (*result.evaluations, *result.unseen) for c in e.clients),
@@ -83,7 +83,7 @@ def _require_known(result: Result) -> None:
 
 
 def require_unchanged(folder: Path, *names: str) -> None:
-    """Raise StorageError if files of a finished run, all unless some are named, are not what it left."""
+    """Raise StorageError if files of a finished run (all, or those named) have changed since."""
     status = read_status(folder)
     try:
         moved = changed(folder, status.sha256, names or status.sha256) if status else []

@@ -1,4 +1,4 @@
-"""A run as it is read back: settings, rounds, evaluations, predictions, and models when they are asked for."""
+"""A run read from its record: settings, rounds, evaluations, predictions, and models on demand."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,9 +29,9 @@ NAME = re.compile(r"client-(\d{2,4})\.safetensors")
 
 
 class ModelFolder(Mapping[int, Mapping[str, "Tensor"]]):
-    """By client: the tensors by name, on the CPU, of the model that it is judged by. Empty before a run has ended.
+    """Tensors by client and name, on the CPU, of each client's evaluated model. Empty until a run has ended.
 
-    Reading a client's raises StorageError if its file is damaged.
+    Access raises StorageError if a client's file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +43,7 @@ class ModelFolder(Mapping[int, Mapping[str, "Tensor"]]):
         return {int(name[1]): path for path in found if (name := NAME.fullmatch(path.name))}
 
     def __getitem__(self, client: int) -> Mapping[str, "Tensor"]:
-        from pomona.record.model_file import tensors  # late: it brings PyTorch along
+        from pomona.record.model_file import tensors  # imported late: it loads PyTorch
 
         return tensors(self._paths[client])
 
@@ -56,22 +56,22 @@ class ModelFolder(Mapping[int, Mapping[str, "Tensor"]]):
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A run, in plain lists and NumPy arrays; its ``repr`` is three lines, in a notebook it is a table.
+    """A run as plain lists and NumPy arrays; its ``repr`` has three lines, in a notebook it is a table.
 
     Attributes:
         config: the resolved settings.
         about: the start event: versions, seed, fingerprint of the data, names of clients and classes, sizes,
-            label counts (n, C) of the training part, a hash of each client's ``test_rows``, hidden groups where known,
-            parameter count, the ``metric``, and what ``constant`` answers reach in it.
+            label counts (n, C) of the training part, a hash of each client's ``test_rows``, hidden groups if known,
+            parameter count, the ``metric``, and the metric of ``constant`` predictions.
         rounds, evaluations: in the order in which they happened.
-        final: full metrics of the last models, one record a (model, split, client).
+        final: full metrics of the last models, one record per (model, split, client).
         summary: the figures of ``summary.json``.
-        unseen: evaluations of clients that were never trained with, one a client, model and split.
-        folder: where the record lies, None when it was not kept.
-        answers: what ``predictions`` says, by client, while the record is in memory.
-        test_groups: what ``groups`` says, likewise.
-        models: by client, the tensors by name of the model that it is judged by; read from the folder when asked for,
-            where there is one. A client that never took part has none.
+        unseen: evaluations of clients that did not train, one per client, model and split.
+        folder: folder of the record, None if it was not kept.
+        answers: predictions by client, while the record is in memory.
+        test_groups: groups of test samples, likewise.
+        models: tensors of each client's evaluated model, by client and name; read from the folder on access, if any.
+            A client that never took part has none.
 
     >>> import pomona
     >>> result = pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))
@@ -113,22 +113,22 @@ class Result:
         return plain(f"{self.name} on {', '.join(map(str, parts))}, {clients} clients, {len(self.rounds)} rounds")
 
     def columns(self) -> dict[str, list[Any]]:
-        """Columns of ``clients.csv``: a row for each client in each evaluation."""
+        """Return the columns of ``clients.csv``: one row per client in each evaluation."""
         rows = list(client_rows(self.about["clients"], self.rounds, self.evaluations, self.unseen))
         return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
     def to_frame(self) -> Any:
-        """``columns`` as a pandas DataFrame. Raises PomonaError where pandas is not installed.
+        """Return ``columns`` as a pandas DataFrame. Raises PomonaError if pandas is not installed.
 
-        The column ``round`` is ``round_number`` here: in ``frame.query("round == 5")`` the name is a function's, and
-        no row is found.
+        The column ``round`` is called ``round_number`` here, because in ``frame.query("round == 5")`` the name is a
+        function's and no row matches.
         """
         named = {"round_number" if name == "round" else name: values for name, values in self.columns().items()}
         return notebook.frame(named)
 
     @property
     def name(self) -> str:
-        """The method's name."""
+        """Name of the method."""
         return str(self.config["method"]["name"])
 
     @property
@@ -139,7 +139,7 @@ class Result:
 
     @property
     def metric(self) -> Metric:
-        """The metric the run is judged by; accuracy in older records, or loss where those have no accuracy."""
+        """Headline metric of the run; accuracy in older records, or loss if those have no accuracy."""
         name = str(self.about.get("metric"))
         if name in METRICS or is_own(name):
             return metric_named(name)
@@ -147,7 +147,7 @@ class Result:
         return ACCURACY if known or not self.evaluations else LOSS
 
     def curve(self, model: str, when: str, split: str = "test") -> list[Evaluation]:
-        """All evaluations of one kind, by round."""
+        """Return all evaluations of one kind, by round."""
         return sorted((e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round)
 
     @cached_property
@@ -155,13 +155,12 @@ class Result:
         return Kept(self.folder) if self.folder else None
 
     def predictions(self, client: int) -> Answers | None:
-        """Outputs of a client's judged model on its test samples after the last round, and the targets.
+        """Return outputs of a client's evaluated model on its test samples after the last round, and the targets.
 
         Returns:
-            outputs (n, K) float32 as the network gives them (logits, or numbers), and targets: (n,) class numbers or
-            (n, K). Of masks (n, 3C) pixels truly claimed, falsely claimed and missed, by class, and (n, C) pixels that
-            truly are of a class. None for a client without test samples, and in records that were made before or are
-            not finished.
+            outputs (n, K) float32 from the network (logits, or numbers), and targets: (n,) class numbers or (n, K). For
+            masks, (n, 3C) true positive, false positive and false negative pixels by class, and (n, C) true pixels by
+            class. None for a client without test samples, and in old or unfinished records.
 
         Raises:
             DataError: the file is damaged.
@@ -172,19 +171,20 @@ class Result:
         )
 
     def groups(self, client: int) -> NDArray[np.int64] | None:
-        """(n,) int64 which test samples of a client belong together (rows of one patient have one number); None if
-        the data do not say. Raises DataError for a damaged file.
+        """Return (n,) int64 the group of each of a client's test samples (e.g. rows of one patient); None if unknown.
+
+        Raises DataError for a damaged file.
         """
         known = self.test_groups.get(client)
         return self._kept.groups(client) if known is None and self._kept else known
 
     def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
-        """A quantity of the method's ``info`` over the rounds, e.g. ``matrices("dr")``: (round, (n, N)) pairs."""
+        """Return a quantity of the method's ``info`` over rounds, e.g. ``matrices("dr")``: (round, (n, N)) pairs."""
         return [(r.round, r.info[name]) for r in self.rounds if name in r.info]
 
 
 def gather(events: Iterable[dict[str, Any]], config: dict[str, Any], folder: Path | None) -> Result:
-    """The Result of a list of events."""
+    """Build a Result from a list of events."""
     models = ModelFolder(folder / "models") if folder else {}
     result = Result(config, {}, [], [], [], {}, folder, models=models)
     for event in events:

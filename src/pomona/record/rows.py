@@ -1,4 +1,4 @@
-"""The rows of a record: what a round took, and what an evaluation found."""
+"""Rows of a record: rounds and evaluations."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from pomona.metrics.nan_safe import mean_of_known
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One named evaluation: which model, when, on which split, after which round; values per client.
+    """One named evaluation: model, moment, split and round, with values per client.
 
     ``model`` is "personal", "global" or "local"; ``when`` is "received" (as initialised from the download, before local
-    training) or "trained"; ``split`` is "validation" or "test". A received model carries the number of the round whose
-    uploads it was made from; round 0 is the initial model. ``loss`` is the mean per sample, None where a client has no
+    training) or "trained"; ``split`` is "validation" or "test". The round of a received model is that of the
+    uploads it was built from; round 0 is the initial model. ``loss`` is the mean per sample, None for a client without
     samples. ``accuracy`` is the share of right classes, or of right flags; None for regression. ``value`` is the run's
-    ``metric``, None where a client's samples do not define it; the accuracy, else the loss, if no metric is named.
-    ``interval`` is its 95 % confidence interval for each client, None where undefined; empty where none were computed.
+    ``metric``, None if a client's samples do not define it; the accuracy, else the loss, if no metric is named.
+    ``interval`` is its 95 % confidence interval for each client, None if undefined; empty if none were computed.
 
     >>> two = {"clients": (0, 1), "samples": (10, 30), "loss": (0.9, 0.1), "accuracy": (0.5, 1.0)}
     >>> evaluation = Evaluation(round=3, model="personal", when="trained", split="test", **two)
@@ -48,38 +48,38 @@ class Evaluation:
 
     @property
     def judged(self) -> Metric:
-        """The metric of ``value``."""
+        """Metric of ``value``."""
         return metric_named(self.metric)
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """(model, when, split): what a curve over rounds is drawn for."""
+        """Key (model, when, split) of a curve over rounds."""
         return (self.model, self.when, self.split)
 
     def by_client(self, values: Sequence[Any], clients: Iterable[int]) -> list[Any]:
-        """A value for each of ``clients`` out of those of ``self.clients``; None for one that was not evaluated."""
+        """Return values of ``clients`` from those of ``self.clients``; None for one that was not evaluated."""
         known = dict(zip(self.clients, values, strict=True))
         return [known.get(client) for client in clients]
 
     @property
     def mean(self) -> float | None:
-        """The metric averaged over clients, each counting once."""
+        """Unweighted mean of the metric over clients."""
         return mean_of_known(self.value)
 
     @property
     def pooled(self) -> float | None:
-        """The metric over all samples, each counting once; None if it is not a mean over samples."""
+        """Mean of the metric over all samples; None if it is not a mean over samples."""
         pairs = [(v, s) for v, s in zip(self.value, self.samples, strict=True) if v is not None]
         return sum(v * s for v, s in pairs) / sum(s for _, s in pairs) if pairs and self.judged.pools else None
 
     @property
     def worst(self) -> float | None:
-        """The metric of the client that fares worst."""
+        """Metric of the worst client."""
         return self.judged.worst(self.value)
 
     @property
     def accuracy_mean(self) -> float | None:
-        """Accuracy averaged over clients, as most papers print it, whatever the metric."""
+        """Unweighted mean accuracy over clients, as in most papers, whatever the metric."""
         return mean_of_known(self.accuracy)
 
 
@@ -87,7 +87,7 @@ class Evaluation:
 class RoundRow:
     """One round. Per cohort client: mean training loss, bytes received and sent.
 
-    ``refused``: a line for each client whose round was not used, and why.
+    ``refused``: one line with the reason for each client whose round was not used.
     """
 
     round: int

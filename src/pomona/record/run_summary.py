@@ -11,22 +11,21 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 
 FAR = 10.0
-"""A loss so many times what it was, or what a constant answer has, is one that training drives up."""
+"""Factor over the initial loss, or over that of a constant prediction, from which training counts as diverging."""
 
 
 def summarise(result: Result, seconds: float) -> dict[str, Any]:
-    """The figures of a finished run.
+    """Summarise a finished run.
 
-    ``metric`` is what all values are; ``minimised`` the name of the loss, which alone makes losses comparable.
-    ``models`` has one entry a named model ("personal, trained"): ``last``, ``best_validation`` (and what it was
-    ``chosen_by``), ``best_test`` (the papers' BMCTA) and ``best_test_pooled`` (BTA), each with its ``round``,
-    the metric on ``test`` after it and, but for BTA, on ``validation``, means over clients: a search for settings
-    optimises ``["best_validation"]["validation"]``;
-    ``clients``, the spread over clients, ``loss`` and ``accuracy``, their means over clients, in the last round.
-    ``stopped`` says why a run ended before all rounds were done, empty where it did not. ``diverging`` says why the
-    loss must be taken for one that training drives up, empty where it need not. ``unseen`` holds the test values of
-    clients that were never trained with, by client and named model, and their mean. Bytes are
-    those of training: what clients download only to evaluate does not count.
+    ``metric`` is the metric of all values; ``minimised`` the name of the loss, without which losses cannot be compared.
+    ``models`` has one entry per named model ("personal, trained"): ``last``, ``best_validation`` (and its criterion,
+    ``chosen_by``), ``best_test`` (the papers' BMCTA) and ``best_test_pooled`` (BTA), each with its ``round``, the
+    metric on ``test`` after it and, except for BTA, on ``validation``, means over clients: a hyperparameter search
+    optimises ``["best_validation"]["validation"]``; ``clients``, the spread over clients, ``loss`` and ``accuracy``,
+    their means over clients, in the last round. ``stopped`` is the reason for an early end, otherwise empty.
+    ``diverging`` is the reason to consider the loss diverging, otherwise empty. ``unseen`` has the test values of
+    clients that did not train, by client and named model, and their mean. Bytes are those of training; downloads for
+    evaluation only are excluded.
     """
     n = len(result.about["clients"])
     named = sorted({(e.model, e.when) for e in result.evaluations})
@@ -70,23 +69,23 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
 
 
 def stopped(result: Result) -> str:
-    """Why a run ended before all its rounds were done; empty where it did not."""
+    """Return the reason why a run ended before all its rounds; otherwise empty."""
     last, stop = len(result.rounds), Stop.model_validate(result.config.get("stop") or {})
     if stop.patience is None or last >= int(result.config.get("rounds") or last):
         return ""
     model, when = result.about.get("headline") or ("", "")
     curve = result.curve(model, when, "validation")
-    known = [e for e in curve if e.round < last or when == "trained"]  # a received model is seen one round later
+    known = [e for e in curve if e.round < last or when == "trained"]  # a received model is evaluated one round later
     points = [Point(e.round, mean_of_known(e.value), mean_of_known(e.loss)) for e in known]
     found = best(points, result.metric, stop.min_gain)
     return reason(found, last) if found and found.since >= stop.patience else ""
 
 
 def diverging(result: Result) -> str:
-    """Why a run's loss must be taken for one that training drives up; empty where it need not.
+    """Return the reason to consider a run's loss diverging; otherwise empty.
 
-    Compared are the mean training loss of the last round with that of the first, and the headline model's test loss
-    with what it was when first evaluated and with that of a constant answer, all clients' most frequent class or mean.
+    Compares the mean training loss of the last round with that of the first, and the headline model's test loss with
+    its first value and with that of a constant prediction, all clients' most frequent class or mean.
     """
     trained = [loss for row in result.rounds if (loss := mean_of_known(row.loss)) is not None]
     model, when = result.about.get("headline") or ("", "")

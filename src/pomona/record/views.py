@@ -1,4 +1,4 @@
-"""Rows of a record's views for spreadsheets and people, ``rounds.csv`` and ``clients.csv``."""
+"""Rows of the CSV views of a record, ``rounds.csv`` and ``clients.csv``."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from pomona.record.rows import Evaluation, RoundRow
 
 
 def round_rows(rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]:
-    """A row for each evaluation, with the training loss and the traffic of its round."""
+    """Yield a row for each evaluation, with the training loss and the traffic of its round."""
     traffic = {r.round: r for r in rounds}
     for e in evaluations:
         row = traffic.get(e.round)
@@ -33,7 +33,7 @@ def round_rows(rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation]) ->
 def client_rows(
     names: Sequence[str], rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation], unseen: Sequence[Evaluation]
 ) -> Iterator[dict[str, Any]]:
-    """A row for each client in each evaluation, those of unseen clients last; ``names`` of all clients."""
+    """Yield a row for each client in each evaluation, unseen clients last; ``names`` of all clients."""
     never_trained = {c for e in unseen for c in e.clients}
     traffic = {
         (r.round, c): (down, up) for r in rounds for c, down, up in zip(r.cohort, r.bytes_down, r.bytes_up, strict=True)

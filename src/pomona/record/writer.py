@@ -1,4 +1,4 @@
-"""Writing a record: events as they happen, on disk when a call returns; the views of them at the end."""
+"""Writing a record: events immediately, on disk when a call returns; their views at the end."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ class Mark:
 
 
 def committed_events(folder: Path, after: Mark) -> bytes:
-    """A run's events up to a mark. Raises CheckpointError if they are not those that were marked."""
+    """Return a run's events up to a mark. Raises CheckpointError if they differ from the marked ones."""
     path = folder / EVENTS
     try:
         with opened(path) as file:
@@ -54,16 +54,16 @@ def committed_events(folder: Path, after: Mark) -> bytes:
 
 
 class RunRecord:
-    """Writes events as they happen; keeps them for the Result.
+    """Writes events immediately and keeps them for the Result.
 
     Args:
-        folder: made, and claimed for this run alone; None keeps the record in memory only.
+        folder: created, and locked for this run; None keeps the record in memory only.
         config: the resolved settings.
-        after: for a run that goes on, how far its events count; what follows is cut off.
+        after: when resuming, the mark up to which events are valid; the rest is truncated.
 
     Raises:
-        CheckpointError: the events up to ``after`` are not those that were committed; nothing is changed.
-        LockedError: the folder already holds a run.
+        CheckpointError: the events up to ``after`` are not the committed ones; nothing is changed.
+        LockedError: the folder already has a run.
         StorageError: it cannot be written.
     """
 
@@ -102,7 +102,7 @@ class RunRecord:
         self._file.seek(after.bytes)
 
     def sync(self) -> Mark:
-        """Make all events durable. Returns how far they go; the beginning for a record in memory."""
+        """Make all events durable. Returns their end mark; the beginning for a record in memory."""
         if not self._file or not self.folder:
             return Mark()
         with writing(self.folder / EVENTS):
@@ -110,7 +110,7 @@ class RunRecord:
         return Mark(self._file.tell(), self._written.hexdigest())
 
     def event(self, kind: str, **body: Any) -> None:
-        """Append one event, safe against a kill of this process when the call returns."""
+        """Append one event; it survives a kill of this process once the call returns."""
         line = json.dumps({"event": kind, **body}, allow_nan=False)
         self.events.append(json.loads(line))
         if self._file and self.folder:
@@ -125,7 +125,7 @@ class RunRecord:
         self.event("evaluation", **{k: v for k, v in asdict(evaluation).items() if k != "interval" or v})
 
     def unseen(self, evaluation: Evaluation) -> None:
-        """Append the evaluation of a client that was never trained with."""
+        """Append the evaluation of a client that did not train."""
         self.event("unseen", **{k: v for k, v in asdict(evaluation).items() if k != "interval"})
 
     def round(self, row: RoundRow) -> None:
@@ -137,7 +137,7 @@ class RunRecord:
         self.event("round", **{**body, "info": {k: v.tolist() for k, v in row.info.items()}})
 
     def answers(self, answers: Mapping[int, Answers], groups: Mapping[int, NDArray[np.int64]] | None = None) -> None:
-        """Keep what the judged models say of the test samples, by client, and which of these belong together."""
+        """Store the evaluated models' predictions on the test samples by client, and the groups of these samples."""
         self._answers, self._groups = dict(answers), dict(groups or {})
         if self.folder:
             with writing(self.folder):

@@ -1,4 +1,4 @@
-"""Results of runs and benches: pages, figures, tables and sentences, made from records alone."""
+"""Results of runs and benches: pages, figures, tables and text, generated from records only."""
 
 from pomona.results.run_numbers import headline
 from pomona.results.summary_table import table

@@ -1,4 +1,4 @@
-"""A bench's results beside the paper's: one record a scenario and method, with everything the tables are made of."""
+"""A bench's results beside the paper's: one record per scenario and method, from which the tables are built."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pomona.results.paper_tables import COUNTED, Count, Printed, printed
 
 
 def told(value: Spread | None, metric: Metric) -> str:
-    """Mean ± standard deviation as people read the metric (how many seeds); a dash where there is none."""
+    """Format mean ± standard deviation of a metric (with the number of seeds); a dash for None."""
     if value is None:
         return NOTHING
     std = "" if value.std is None else f" ± {metric.number(value.std)}"
@@ -28,13 +28,13 @@ class ComparisonRow:
 
     Attributes:
         scenario, method: names in the suite; ``row``, ``setting``, ``dataset``: the paper's, or the suite's.
-        table: the paper's table that the column belongs to.
+        table: the paper's table with this column.
         state, reason: as in the results.
-        metric: what it is compared by: accuracy beside a paper, which prints that; else what its runs were judged by.
+        metric: accuracy for a comparison with a paper, which gives accuracies; else the runs' headline metric.
         settings: of its runs, as a tree.
-        chosen, tried: the point chosen, and how many were tried.
+        chosen, tried: the chosen point, and the number of points tried.
         cells: the finished ones.
-        printed: the paper's accuracies and other figures, by what follows the row's name ("" for the accuracy).
+        printed: the paper's accuracies and other figures, by the suffix of the row's name ("" for the accuracy).
     """
 
     scenario: str
@@ -58,11 +58,11 @@ class ComparisonRow:
         return f"{self.dataset}, {self.setting}" if self.dataset and self.setting else self.scenario
 
     def values(self, count: Count) -> list[float | None]:
-        """The metric of the method's headline model, one a seed, counted in one way."""
+        """Return the metric of the method's headline model, one value per seed, for one way of counting."""
         return [_value(cell["figures"], self.metric, count) for cell in self.cells]
 
     def clients(self) -> dict[int, list[float | None]]:
-        """The metric of each client by seed, in the round best on validation, or in the last where there is none."""
+        """Return each client's metric by seed, in the best validation round, or in the last if there is none."""
         found = {}
         for cell in self.cells:
             own = _judged(cell["figures"])
@@ -71,7 +71,7 @@ class ComparisonRow:
         return found
 
     def curve(self) -> list[tuple[list[int], list[float | None]]]:
-        """(rounds, mean over clients) of each seed."""
+        """Return (rounds, mean over clients) of each seed."""
         curves = [cell["figures"]["curve"] for cell in self.cells]
         return [(c["round"], c["test_accuracy" if self.metric == ACCURACY else "test_value"]) for c in curves]
 
@@ -82,7 +82,7 @@ def _judged(figures: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of(moment: Mapping[str, Any], metric: Metric) -> list[float | None]:
-    """One value a client; a bench of an earlier version holds accuracies alone."""
+    """Return one value per client; benches of earlier versions have only accuracies."""
     return list(moment["accuracy" if metric == ACCURACY else "value"])
 
 
@@ -92,7 +92,7 @@ def _value(figures: Mapping[str, Any], metric: Metric, count: Count) -> float | 
     if count.moment == "best_test":
         means = "test_accuracy" if metric == ACCURACY else "test_value"
         pooled = "test_accuracy_pooled" if metric == ACCURACY else ""
-        # A bench of an earlier version holds no pooled curve: its cells have no such figure.
+        # A bench of an earlier version has no pooled curve.
         return metric.best(figures["curve"].get(means if count.average == "clients" else pooled, ()))
     moment = _judged(figures).get(count.moment)
     if not moment:
@@ -108,13 +108,13 @@ def _metric(results: Mapping[str, Any], result: Mapping[str, Any]) -> Metric:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A bench beside its paper.
+    """A bench compared with its paper.
 
     Attributes:
-        bench: the results as they are.
-        entries: one a scenario and method, in the suite's order.
-        count: how the paper counts; without a paper the client mean in the round best on validation, as the terminal
-            and ``table.md`` have it, in the last where there are no validation samples.
+        bench: the results.
+        entries: one per scenario and method, in the suite's order.
+        count: the paper's way of counting; without a paper, the client mean in the best validation round, as in the
+            terminal and ``table.md``, or in the last round without validation samples.
     """
 
     bench: Bench
@@ -133,7 +133,7 @@ class Comparison:
 
     @property
     def metrics(self) -> list[Metric]:
-        """Metric by which the entries are compared."""
+        """Metrics for comparing the entries."""
         return list(dict.fromkeys(e.metric for e in self.entries if e.cells)) or [ACCURACY]
 
     @property
@@ -142,20 +142,20 @@ class Comparison:
         return list(self.bench.results["methods"])
 
     def of(self, scenario: str) -> list[ComparisonRow]:
-        """The entries of a column."""
+        """Return the entries of a column."""
         return [e for e in self.entries if e.scenario == scenario]
 
     def ours(self, entry: ComparisonRow) -> Spread | None:
-        """An entry's metric over seeds, counted as the paper counts; None where there is no result."""
+        """Return an entry's metric over seeds, by the paper's way of counting; None without a result."""
         return spread(entry.values(self.count))
 
     def at(self, scenario: str, method: str) -> ComparisonRow | None:
-        """One entry; None where the suite has no such cell."""
+        """Return one entry; None if the suite has no such cell."""
         return next((e for e in self.entries if (e.scenario, e.method) == (scenario, method)), None)
 
 
 def comparison(bench: Bench) -> Comparison:
-    """Put a bench's results beside its paper's figures."""
+    """Combine a bench's results with its paper's figures."""
     results = bench.results
     entries = tuple(_entry(results, r) for r in results["results"])
     validated = any(_judged(c["figures"]).get("best_validation") for e in entries for c in e.cells)

@@ -1,4 +1,4 @@
-"""Presentation of one run's gain over another: numbers with intervals, and the clients it helps, in words."""
+"""Presentation of a run's gain over another: numbers with intervals, and a text on the clients that benefit."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pomona.results.wording import counted, listing
 MINUS = "\N{MINUS SIGN}"
 NO_INTERVAL = "too few test samples for an interval"
 NAMED = 4
-"""So many clients are named in a sentence; more are counted."""
+"""Maximum number of clients named in a sentence; more are counted."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Gained:
     """Gain of ``run`` over ``base``; positive is better for every metric.
 
     Attributes:
-        run, base: on one scenario, judged by one metric.
-        clients: a gain a client in id order; None where the records cannot tell.
-        over: the mean over the clients that have one; None where none has.
+        run, base: on one scenario, with one metric.
+        clients: one gain per client in id order; None if the records do not determine it.
+        over: the mean over the clients that have one; None if none has.
     """
 
     run: Run
@@ -33,11 +33,11 @@ class Gained:
 
     @cached_property
     def verdicts(self) -> list[Verdict | None]:
-        """What can be said of each client, of all at once (Holm's correction); None as in ``clients``."""
+        """The joint verdicts on all clients (Holm's correction); None as in ``clients``."""
         return jointly(self.clients)
 
     def told(self, what: Verdict) -> list[int]:
-        """The clients of which this much can be said, all at once."""
+        """Return the clients with this joint verdict."""
         return [i for i, verdict in enumerate(self.verdicts) if verdict == what]
 
     @cached_property
@@ -51,7 +51,7 @@ class Gained:
 def gained(run: Run, base: Run) -> Gained:
     """Compare two runs sample by sample; empty for runs that do not share scenario and metric.
 
-    Runs over the same seeds are compared seed by seed; where one of them is a single run, its seed of the other is.
+    Runs over the same seeds are compared seed by seed; a single run is compared with the other's run of its seed.
     """
     if len(run.seeds) != len(base.seeds):
         run, base = _one_seed(run, base), _one_seed(base, run)
@@ -62,22 +62,22 @@ def gained(run: Run, base: Run) -> Gained:
 
 
 def _one_seed(run: Run, other: Run) -> Run:
-    """The other's seed of a run, else its first."""
+    """Return the other's run with the seed of a run, else its first."""
     return next((one for one in run.seeds if seed_of(one) == seed_of(other)), (*run.seeds, run)[0])
 
 
 def gained_over(runs: Iterable[Run], base: Run | None) -> list[Gained]:
-    """Gains of the other runs on the base's scenario over it; empty without a base."""
+    """Return gains of the other runs on the base's scenario over it; empty without a base."""
     return [gained(run, base) for run in runs if base and run is not base and run.scenario == base.scenario]
 
 
 def signed(metric: Metric, value: float) -> str:
-    """A difference with its sign, without a unit."""
+    """Format a difference with its sign, without a unit."""
     return metric.number(value, "+").replace("-", MINUS)
 
 
 def interval(metric: Metric, gain: Gain) -> str:
-    """``+0.021 to +0.135``; of too few test samples there is none."""
+    """Format an interval, ``+0.021 to +0.135``, or its absence because of too few test samples."""
     if not gain.ends:
         return NO_INTERVAL
     low, high = (signed(metric, end) for end in gain.ends)
@@ -85,13 +85,13 @@ def interval(metric: Metric, gain: Gain) -> str:
 
 
 def measured(metric: Metric, gain: Gain) -> str:
-    """``+0.078 (95 % interval +0.021 to +0.135)``."""
+    """Format a gain, ``+0.078 (95 % interval +0.021 to +0.135)``."""
     value = metric.gap(gain.value).replace("-", MINUS)
     return f"{value} ({'95 % interval ' if gain.ends else ''}{interval(metric, gain)})"
 
 
 def evidence(run: Run, gain: Gain) -> str:
-    """What a mean gain rests on: clients, test rows, events, and the clients that it leaves out, by name."""
+    """Describe the basis of a mean gain: clients, test rows, events, and the names of excluded clients."""
     events = "" if gain.events is None else f", {gain.events:,} of them rarer answers or events"
     missing = [
         f"{run.client(out.client)} ({counted(out.rows, 'row')}"
@@ -108,7 +108,7 @@ def evidence(run: Run, gain: Gain) -> str:
 
 
 def of_fewer(found: Gained) -> str:
-    """That a gain's mean is over fewer clients than a run's other means; empty where it is not."""
+    """Note that a gain's mean is over fewer clients than a run's other means; empty if it is not."""
     missing = [out.client for out in found.over.left_out] if found.over else []
     if not missing:
         return ""
@@ -119,13 +119,13 @@ def of_fewer(found: Gained) -> str:
 
 
 def named(run: Run, clients: Iterable[int]) -> str:
-    """The clients' names, or how many they are."""
+    """Return the clients' names, or their number."""
     known = list(clients)
     return listing([run.client(c) for c in known]) if len(known) <= NAMED else f"{len(known)} clients"
 
 
 def by_client(found: Gained) -> str:
-    """For whom a run is better than the other, for whom worse, and of whom the data cannot tell; empty if unknown."""
+    """Describe for which clients a run is better than the other, worse, or undecided; empty if unknown."""
     known = [gain for gain in found.clients if gain]
     if not known:
         return ""
@@ -141,7 +141,7 @@ def by_client(found: Gained) -> str:
 
 
 def _counted(run: Run, clients: list[int], of: int | None) -> str:
-    """``2 of 5 (A and B)``, ``none``."""
+    """Format a count, ``2 of 5 (A and B)``, or ``none``."""
     if not clients:
         return "none"
     names = f" ({named(run, clients)})" if len(clients) <= NAMED else ""

@@ -1,13 +1,13 @@
-"""Looks of the methods on a page: a colour, a dash and a marker each, given out page by page so that no two are alike.
+"""Looks of the methods on a page: a unique colour, dash and marker for each, assigned per page.
 
-A method that is drawn often keeps its look from page to page; all others, strangers too, take what is free.
+Frequently drawn methods have the same look on all pages; all others, including unknown ones, take the remaining looks.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 KEPT = ("Separate", "FedAvg", "APPLE", "FedAvg-FT", "FedALA", "FedAMP", "FedFomo", "FedProx", "Ditto", "FedRep")
-"""The titles with a place of their own in ``COLOURS``; first training alone, grey and dashed."""
+"""Titles with a fixed place in ``COLOURS``; the first is local training, grey and dashed."""
 # fmt: off
 COLOURS = (
     ("#757c83", "#868d94"), ("#1d2125", "#e8eae6"), ("#cf5600", "#f07020"), ("#0067a8", "#3d9ee8"),
@@ -19,17 +19,17 @@ DASHES: tuple[tuple[float, ...], ...] = (
     (4, 2), (), (9, 1.5), (6, 1.5, 1.2, 1.5), (2.2, 1.3), (6, 1.5, 1.2, 1.5, 1.2, 1.5),
     (9, 1.5, 3, 1.5), (3, 1.2, 1.2, 1.2), (6, 4), (9, 1.5, 3, 1.5, 3, 1.5), (14, 2, 1.2, 2), (2.2, 3),
 )
-"""Lengths of line and gap by turns, in widths of the line; none for a solid one."""
+"""Alternating lengths of line and gap, in line widths; empty for a solid line."""
 # fmt: on
 MARKERS = "sDo^vP<X>p*h"
 """Matplotlib's names: square, diamond, circle, triangles, plus, cross, pentagon, star, hexagon."""
 DISTINCT = len(COLOURS)
-"""So many looks differ in colour and in dash and in marker; with more, names stand at the lines themselves."""
+"""Number of looks that differ in colour, dash and marker; with more, names are written at the lines themselves."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn: ``colour`` on white, ``bright`` on near black, ``dash`` and ``marker``."""
+    """A method's look: ``colour`` on white, ``bright`` on near black, ``dash`` and ``marker``."""
 
     colour: str
     bright: str
@@ -38,14 +38,14 @@ class Look:
 
     @property
     def line(self) -> tuple[float, tuple[float, ...]] | str:
-        """The dash as Matplotlib takes it."""
+        """The dash in Matplotlib's format."""
         return (0, self.dash) if self.dash else "-"
 
 
 def looks(titles: Iterable[str]) -> list[Look]:
-    """A look for each title of a page, in their order; a title that comes again gets a look of its own.
+    """Return a look for each title of a page, in their order; repeated titles get separate looks.
 
-    No two of 144 are alike. Only where eleven others are on the page does one of them look as training alone does.
+    Up to 144 are unique. Another title gets local training's look only with eleven others on the page.
     """
     found: list[int | None] = []
     for title in titles:
@@ -57,6 +57,6 @@ def looks(titles: Iterable[str]) -> list[Look]:
 
 
 def _look(place: int) -> Look:
-    """Beyond the first twelve every colour comes again with another dash."""
+    """Return the look at a place; after the first twelve, colours repeat with other dashes."""
     around, k = divmod(place, DISTINCT)
     return Look(*COLOURS[k], DASHES[(k + around) % DISTINCT], MARKERS[(k + around) % DISTINCT])

@@ -1,4 +1,4 @@
-"""Tables of the papers: every printed number, and the settings they state.
+"""Tables of the papers: every printed number, and the stated settings.
 
 Sources: Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning" (APPLE), IJCAI
 2022, and its slides; Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data" (FedAMP), AAAI 2021;
@@ -23,7 +23,7 @@ OWN = {
     "fedfomo": ("FedFomo",),
     "pgfed": ("PGFed",),
 }
-"""How the rows of a paper's own methods begin."""
+"""Prefixes of the rows of a paper's own methods."""
 
 Moment = Literal["best_test", "best_validation", "last"]
 ROUNDS: Mapping[Moment, str] = {
@@ -34,7 +34,7 @@ ROUNDS: Mapping[Moment, str] = {
 
 
 class Count(NamedTuple):
-    """Definition of an accuracy: its round, and what it is averaged over."""
+    """Definition of an accuracy: its round, and the kind of average."""
 
     moment: Moment
     average: Literal["clients", "samples"]
@@ -49,7 +49,7 @@ COUNTS: Mapping[str, Count] = {
     **{str(moment): Count(moment, "clients") for moment in ROUNDS},
     **{f"{moment}_pooled": Count(moment, "samples") for moment in ROUNDS},
 }
-"""Every way to count, by the name that it has in a CSV."""
+"""All ways of counting, by their names in a CSV."""
 
 COUNTED = {
     "apple": COUNTS["best_test"],
@@ -58,11 +58,11 @@ COUNTED = {
     "fedfomo": COUNTS["last"],
     "pgfed": COUNTS["best_test"],
 }
-"""How a paper counts: the best round on test (BMCTA, BMTA), or the last; over clients, or over samples.
+"""Each paper's way of counting: the best round on test (BMCTA, BMTA), or the last; over clients, or over samples.
 
-FedALA's published code reports all right answers over all test samples (``serverALA.py``, ``evaluate``). Under label
-skew that is points away from the mean over clients, in either direction. PGFed's reports the mean over clients, whether
-they took part or not (``serverbase.py``, ``evaluate``); of FedBABU alone after the last round.
+FedALA's published code reports the share of right answers over all test samples (``serverALA.py``, ``evaluate``). Under
+label skew this differs from the mean over clients by points, in either direction. PGFed's reports the mean over all
+clients, including absent ones (``serverbase.py``, ``evaluate``); for FedBABU only after the last round.
 """
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -72,7 +72,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fedfomo": {"clients": 15, "rounds": 20, "local_epochs": 5, "batch_size": 50},
     "pgfed": {"rounds": 150, "local_epochs": 5, "batch_size": 10, "participation": 0.25, "model.name": "cnn"},
 }
-"""What a paper states for all of its tables; a setting's own words go before."""
+"""Settings that a paper states for all of its tables; a column's own ones take precedence."""
 
 DATA = {
     "mnist": "mnist",
@@ -95,9 +95,9 @@ class Printed:
 
     Attributes:
         value: in the unit; a word for a setting, None for an epsilon without bound.
-        std: as printed, None where there is none.
+        std: as printed, None if there is none.
         unit: such as "accuracy_pct" or "minutes".
-        note: what is odd about it; empty if nothing is.
+        note: a peculiarity; empty if there is none.
     """
 
     value: float | str | None
@@ -114,9 +114,9 @@ def _rows() -> tuple[dict[str, Any], ...]:
 
 @cache
 def printed(paper: str, table: str) -> Mapping[tuple[str, str, str], Printed]:
-    """The figures of a table by (setting, data set, row); "4 and 6" is found as 4 and as 6 too.
+    """Return the figures of a table by (setting, data set, row); "4 and 6" is found as both 4 and 6.
 
-    Where APPLE's slides print another value than the paper, the slides are taken, and a note says so.
+    If APPLE's slides and paper differ, the slides' value is used, with a note.
     """
     found = {
         (r["setting"], r["dataset"], r["method"]): Printed(r["value"], r["std"], r["unit"], r.get("note", ""))
@@ -133,7 +133,7 @@ def printed(paper: str, table: str) -> Mapping[tuple[str, str, str], Printed]:
 
 
 def stated(paper: str, setting: str) -> dict[str, Any]:
-    """The settings that a paper states for a column: its general ones, and numbers of clients and rounds it names."""
+    """Return a paper's settings for a column: its general ones, with the column's numbers of clients and rounds."""
     settings = dict(SETTINGS.get(paper, {}))
     for key in ("clients", "rounds"):
         if match := re.search(rf"(\d+) {key}", setting):
@@ -142,6 +142,6 @@ def stated(paper: str, setting: str) -> dict[str, Any]:
 
 
 def data_of(dataset: str) -> str | None:
-    """The catalogue's name of a data set as a paper writes it; None for one that is not in the catalogue."""
+    """Return the catalogue's name of a paper's data set; None if it is not in the catalogue."""
     plain = re.sub(r"\s*\((?!axial).*", "", dataset).replace("-", "").replace(" ", "").lower()
     return DATA.get(plain)

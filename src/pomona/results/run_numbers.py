@@ -1,6 +1,6 @@
-"""The named numbers of runs: which model, when, which round, averaged how.
+"""The named numbers of runs: model, moment, round, and kind of average.
 
-The page, its figures and the command line share them.
+Shared by the page, its figures and the command line.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ SPOKEN = {"trained": "after local training", "received": "as received"}
 
 
 def views(result: Result) -> list[Key]:
-    """Every (model, when) with evaluations on the test split, the headline one first."""
+    """Return every (model, when) with evaluations on the test split, the headline one first."""
     named = tuple(result.about.get("headline") or ())
     present = {(e.model, e.when) for e in result.evaluations if e.split == "test" and e.clients}
 
@@ -44,26 +44,26 @@ def views(result: Result) -> list[Key]:
 
 
 def headline(result: Result) -> Key | None:
-    """The (model, when) a run is judged by: what its method names, else its personal model, else the global one.
+    """Return the (model, when) of a run's headline model: the method's, else its personal model, else the global one.
 
-    A trained model comes before the same model as received. None if nothing was evaluated on the test split.
+    A trained model precedes the same model as received. None if nothing was evaluated on the test split.
     """
     return next(iter(views(result)), None)
 
 
 ALONE = "separate"
-"""The method that every other is held against: each client trains on its own data alone."""
+"""The baseline for every method: each client trains only on its own data."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A result with what sets it apart from its neighbours.
+    """A result with what distinguishes it from others on the page.
 
     Attributes:
         result: the run.
-        label: the method's name, with the settings that differ where several runs share the method.
+        label: the method's name, with the distinguishing settings if several runs share the method.
         look: its look in every chart of the page.
-        seeds: the runs that it is the mean of, see ``seeds.over_seeds``; empty for a run of one seed.
+        seeds: the runs whose mean it is, see ``seeds.over_seeds``; empty for a run of one seed.
     """
 
     result: Result
@@ -73,16 +73,16 @@ class Run:
 
     @property
     def test(self) -> list[Evaluation]:
-        """The headline evaluations on the test split, by round."""
+        """Headline evaluations on the test split, by round."""
         key = headline(self.result)
         return self.result.curve(*key) if key else []
 
     @cached_property
     def kept(self) -> Evaluation | None:
-        """The headline evaluation that the page compares runs by.
+        """The headline evaluation for comparing runs.
 
-        That is of the round best on validation with ``keep = best``, as the answers and closing metrics on record are;
-        else of the last round evaluated.
+        With ``keep = best`` this is the best validation round, as for the answers and closing metrics on record;
+        otherwise the last round evaluated.
         """
         test = self.test
         last = test[-1] if test else None
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def validation(self) -> list[Evaluation]:
-        """The headline evaluations on the validation split, by round."""
+        """Headline evaluations on the validation split, by round."""
         key = headline(self.result)
         return self.result.curve(*key, "validation") if key else []
 
@@ -108,7 +108,7 @@ class Run:
 
     @property
     def metric(self) -> Metric:
-        """Metric of the run."""
+        """Headline metric of the run."""
         return self.result.metric
 
     @cached_property
@@ -120,31 +120,31 @@ class Run:
 
     @property
     def mean(self) -> float | None:
-        """The mean of ``values``."""
+        """Mean of ``values``."""
         return self.kept.mean if self.kept else None
 
     @property
     def loss(self) -> str:
-        """The name of the loss that training minimises; empty where the record does not say."""
+        """Name of the training loss; empty if not recorded."""
         return str(self.setting("model.loss") or "")
 
     @cached_property
     def constant(self) -> dict[int, float]:
-        """Client -> the metric of one answer for every sample, the best by the client's own training labels.
+        """Client -> the metric of the best constant prediction by its own training labels.
 
-        Empty where the record does not say.
+        Empty if not recorded.
         """
         own = (self.result.about.get("constant") or {}).get("own", {}).get(self.metric.name) or {}
         return {c: v for c, v in enumerate(own.get("clients") or ()) if v is not None}
 
     @property
     def model(self) -> str:
-        """The headline model and when it was evaluated, in words."""
+        """The headline model and its moment, in words."""
         kept = self.kept
         return f"{kept.model} model, {spoken(kept.when)}" if kept else "no model was evaluated"
 
     def setting(self, key: str) -> Any:
-        """A setting by its dotted key, None where the run has no such key."""
+        """Return a setting by its dotted key, None if the run has no such key."""
         return flat(self.result.config).get(key)
 
     @property
@@ -157,7 +157,7 @@ class Run:
         return (entry and entry.own and path and PurePath(str(path)).name) or name
 
     def client(self, number: int) -> str:
-        """A client's name."""
+        """Return a client's name."""
         names = self.result.about.get("clients") or ()
         return str(names[number]) if number < len(names) else f"client {number}"
 
@@ -169,19 +169,19 @@ class Run:
 
 
 def records(run: Run) -> list[dict[str, Any]]:
-    """The final test records of the headline model, by client; after the round of ``kept``."""
+    """Return the final test records of the headline model, by client; after the round of ``kept``."""
     key = headline(run.result)
     mine = [r for r in run.result.final if (r.get("model"), r.get("when")) == key and r.get("split") == "test"]
     return sorted(mine, key=lambda record: int(record["client"]))
 
 
 def spoken(when: str) -> str:
-    """The moment of an evaluation, in words."""
+    """Return the moment of an evaluation, in words."""
     return SPOKEN.get(when, when)
 
 
 def evaluated(*runs: Run) -> str:
-    """When the models that are shown were evaluated, in words; with its number where the runs share one round."""
+    """Return the round of the models shown, in words; with its number if the runs share it."""
     single = [one for run in runs for one in run.seeds or (run,)]
     rounds = {(run.kept.round, run.setting("keep") == "best") for run in single if run.kept}
     if len(rounds) != 1:
@@ -191,13 +191,13 @@ def evaluated(*runs: Run) -> str:
 
 
 def client_names(result: Result, at_least: int = 0) -> list[str]:
-    """The clients' names, made up where the record has none."""
+    """Return the clients' names, or default ones if the record has none."""
     names = [str(name) for name in result.about.get("clients") or ()]
     return names + [f"client {i}" for i in range(len(names), at_least)]
 
 
 def runs(results: list[Result]) -> list[Run]:
-    """Label the results so that no two carry the same name, and give each a look of its own."""
+    """Give each result a unique label and a look."""
     titles = [result.presentation.title for result in results]
     labels = [label(result, results) for result in results]
     return [
@@ -207,16 +207,16 @@ def runs(results: list[Result]) -> list[Run]:
 
 
 def label(result: Result, results: list[Result]) -> str:
-    """The method's title, with the settings that tell runs of one method apart where there are any."""
+    """Return the method's title, with the settings that distinguish runs of one method, if any."""
     twins = [other for other in results if other.name == result.name]
     apart = _difference(result, twins) if len(twins) > 1 else ""
     return f"{result.presentation.title}, {apart}" if apart else result.presentation.title
 
 
 def _difference(result: Result, twins: list[Result]) -> str:
-    """The settings that tell runs of one method apart, as ``mu 0.1, seed 2``: the method's first, then the model's.
+    """Return the settings that distinguish runs of one method, such as ``mu 0.1, seed 2``: the method's first.
 
-    As many as it takes to tell all of them apart, and two where two differ.
+    As many as needed to distinguish all of them, and two where two differ.
     """
     settings = [flat(twin.config) for twin in twins]
     mine = flat(result.config)
@@ -233,34 +233,34 @@ def _difference(result: Result, twins: list[Result]) -> str:
 
 
 def alike(candidates: list[Run]) -> list[Run]:
-    """Those that are judged by the first one's metric."""
+    """Return the runs with the same metric as the first."""
     return [run for run in candidates if run.metric == candidates[0].metric]
 
 
 def leader(candidates: list[Run]) -> Run | None:
-    """The run with the best headline value, mean over clients, among those that share the first one's metric."""
+    """Return the run with the best headline value, averaged over clients, among those with the first one's metric."""
     same = alike(candidates)
     judged = [(run.metric.goodness(run.mean), run) for run in same if run.mean is not None]
     return max(judged, key=lambda pair: pair[0])[1] if judged else next(iter(same), None)
 
 
 def baseline(prepared: list[Run], others: Run) -> Run | None:
-    """The run of separate training on the same scenario as ``others``, judged by the same metric."""
+    """Return the run of separate training on the same scenario as ``others``, with the same metric."""
     same = (r for r in prepared if r.scenario == others.scenario and r.metric == others.metric)
     return next((r for r in same if r.result.name == ALONE), None)
 
 
 def contender(prepared: list[Run]) -> Run | None:
-    """The best run that is held against training alone; training alone itself where there is no other."""
+    """Return the best run to compare with local training; local training itself if there is no other."""
     base = baseline(prepared, prepared[0]) if prepared else None
     return leader([run for run in prepared if run is not base]) or base
 
 
 def comparable(prepared: list[Run]) -> bool:
-    """Whether the runs share one scenario and one metric, so that their numbers may be ranked."""
+    """Return whether the runs share one scenario and one metric, so that their numbers may be ranked."""
     return len({(run.scenario, run.metric.name) for run in prepared}) == 1
 
 
 def finished(result: Result) -> bool:
-    """Whether the run came to its end, rather than being cut short."""
+    """Return whether the run was completed."""
     return bool(result.summary)

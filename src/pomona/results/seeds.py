@@ -1,4 +1,4 @@
-"""Runs of several seeds as one, where training alone has the same seeds: a page compares the means over seeds."""
+"""Runs of several seeds combined into one if local training has the same seeds; a page compares means over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,25 +11,25 @@ from pomona.results.run_numbers import Run, baseline, finished, label
 from pomona.results.wording import listing
 
 Group = list[Run]
-"""Runs that differ in their seed alone, by seed."""
+"""Runs that differ only in their seed, by seed."""
 
 
 def over_seeds(runs: Sequence[Run]) -> list[Run]:
-    """The runs that a page compares: those of several seeds as one where training alone has the same seeds.
+    """Return the runs to compare on a page: several seeds are combined if local training has the same seeds.
 
-    Two runs pair by seed if they share the scenario; seeds count together if all of them answer the same test samples.
-    Without training alone the first method of several seeds stands for it. What does not pair stays as it is.
+    Two runs pair by seed if they share the scenario; seeds are averaged if all have the same test samples. Without
+    local training, the first method with several seeds is the reference. Unpaired runs are unchanged.
     """
     return list(_compared(tuple(runs))[0])
 
 
 def unpaired(runs: Sequence[Run]) -> str:
-    """Why runs of several seeds are not compared over their seeds; empty where there is nothing to say."""
+    """Explain why runs of several seeds are not compared over their seeds; empty if not applicable."""
     return _compared(tuple(runs))[1]
 
 
 def seed_of(run: Run) -> int:
-    """A run's seed; of several the first."""
+    """Return a run's seed; the first of several."""
     return int(run.setting("seed") or 0)
 
 
@@ -50,7 +50,7 @@ def _compared(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], str]:
 
 
 def _groups(runs: Sequence[Run]) -> list[Group]:
-    """Finished runs that share metric and settings but for the seed."""
+    """Group finished runs that share metric and settings except the seed."""
     alike: dict[str, Group] = {}
     for run in runs:
         if finished(run.result):
@@ -64,7 +64,7 @@ def _seeds(group: Group) -> list[int]:
 
 
 def _pair(group: Group, lead: Group) -> bool:
-    """Whether a group has the lead's seeds, several and each once, with the same test samples in all of them."""
+    """Return whether a group has the lead's seeds, several and each once, all with the same test samples."""
     seeds = [*map(seed_of, group)]
     return (
         1 < len(_seeds(group)) == len(seeds)
@@ -76,14 +76,14 @@ def _pair(group: Group, lead: Group) -> bool:
 
 
 def _test_samples(run: Run) -> tuple[object, ...]:
-    """Equal for two runs with the same test samples: the data, and each client's test rows of it."""
+    """Return a key that is equal for two runs with the same test samples: the data, and each client's test rows."""
     about = run.result.about
     data, partition = run.scenario
     return (data, *(about.get("test_rows") or [partition]), *((about.get("sizes") or {}).get("test") or ()))
 
 
 def _why(apart: Sequence[Group], lead: Group) -> str:
-    """One line on groups that do not pair with the lead, though one of both has several seeds."""
+    """Explain in one line the groups that do not pair with the lead, if either has several seeds."""
     others = [
         group
         for group in apart
@@ -104,13 +104,13 @@ def _why(apart: Sequence[Group], lead: Group) -> str:
 
 
 def _listed(group: Group) -> str:
-    """``seeds 0, 1 and 2``."""
+    """Format seeds, ``seeds 0, 1 and 2``."""
     seeds = _seeds(group)
     return f"seed{'s' if len(seeds) > 1 else ''} {listing([*map(str, seeds)])}"
 
 
 def _mean(group: Group, name: str) -> Run:
-    """A run that stands for several seeds: their mean value of each client, and the closing records of all."""
+    """Return a run for several seeds: their mean value of each client, and the closing records of all."""
     first, kept = group[0].result, [run.kept for run in group if run.kept]
     mean = [_averaged(kept)] if len(kept) == len(group) else []
     final = [record for run in group for record in run.result.final]
@@ -118,7 +118,7 @@ def _mean(group: Group, name: str) -> Run:
 
 
 def _averaged(each: Sequence[Evaluation]) -> Evaluation:
-    """The mean of evaluations of one model in several runs; None for a client where one of them has no value."""
+    """Average evaluations of one model in several runs; None for a client without a value in any of them."""
     last = max(each, key=lambda one: one.round)
 
     def mean(name: str) -> tuple[float | None, ...]:

@@ -1,4 +1,4 @@
-"""Whether methods differ: ranks over columns, Friedman, the critical difference, Wilcoxon's test with Holm's steps.
+"""Significance of differences between methods: ranks, Friedman, critical difference, Wilcoxon's test with Holm's steps.
 
 J. Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006; pairwise Wilcoxon tests with
 Holm's correction in place of Nemenyi's: A. Benavoli, G. Corani, F. Mangili, "Should We Really Use Post-Hoc Tests Based
@@ -19,25 +19,25 @@ LEVEL = 0.05
 
 
 def ranks(values: Matrix) -> Matrix:
-    """(B, k) ranks inside each block (row): 1 for the highest value; equal ones share the mean of their ranks."""
-    from scipy import stats  # late: a second, which a page of one run needs not
+    """Return (B, k) ranks inside each block (row): 1 for the highest value; ties share the mean of their ranks."""
+    from scipy import stats  # late: a second, not needed for a page of one run
 
     return np.asarray(stats.rankdata(-np.round(values, 12), axis=1), dtype=np.float64)
 
 
 def critical_difference(methods: int, blocks: int, level: float = LEVEL) -> float:
-    """Difference of mean ranks that Nemenyi's test calls significant: q sqrt(k (k + 1) / (6 B)).
+    """Return the difference of mean ranks that is significant by Nemenyi's test: q sqrt(k (k + 1) / (6 B)).
 
     Demsar, section 3.2.2: q is the studentized range at infinite degrees of freedom over sqrt(2).
     """
-    from scipy import stats  # late: a second, which a page of one run needs not
+    from scipy import stats  # late: a second, not needed for a page of one run
 
     q = stats.studentized_range.ppf(1 - level, methods, np.inf) / np.sqrt(2)
     return float(q * np.sqrt(methods * (methods + 1) / (6 * blocks)))
 
 
 def cliques(order: Sequence[int], different: Mapping[tuple[int, int], bool]) -> list[tuple[int, int]]:
-    """The longest runs of neighbours in an order, (first place, last place), in which no two differ; at least two long.
+    """Return the longest runs of at least two neighbours without differences, (first place, last place).
 
     Args:
         order: methods by mean rank.
@@ -61,9 +61,9 @@ class Ranking:
 
     Attributes:
         methods: names, in the order given.
-        blocks: how many columns all of them have.
+        blocks: number of columns that all of them have.
         mean_ranks: of each method; 1 is best.
-        friedman: p-value of no difference at all; None for fewer than three methods or two blocks.
+        friedman: p-value of no difference between any methods; None for fewer than three methods or two blocks.
         difference: critical difference of mean ranks.
         pairs: (first, second) -> Holm-adjusted p of Wilcoxon's signed-rank test over blocks, ascending indices.
         cliques: runs of methods that do not differ, as (first place, last place) in the order of mean ranks.
@@ -79,13 +79,13 @@ class Ranking:
 
     @property
     def order(self) -> list[int]:
-        """Methods by mean rank, of equal ones the first given."""
+        """Methods by mean rank, ties in the order given."""
         return sorted(range(len(self.methods)), key=lambda i: self.mean_ranks[i])
 
 
 def ranking(methods: Sequence[str], values: Matrix) -> Ranking:
     """Rank methods over blocks. ``values``: (B, k), higher is better, B and k at least 1, none missing."""
-    from scipy import stats  # late: a second, which a page of one run needs not
+    from scipy import stats  # late: a second, not needed for a page of one run
 
     blocks, k = values.shape
     mean_ranks = tuple(float(r) for r in ranks(values).mean(axis=0))

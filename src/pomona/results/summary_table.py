@@ -1,4 +1,4 @@
-"""The summary of runs: a row of numbers for each named model, as tables, pages and notebooks show it."""
+"""The summary of runs, one row per named model, for tables, pages and notebooks."""
 
 from typing import Any
 
@@ -10,16 +10,14 @@ from pomona.results.run_numbers import Key, Run, finished, runs, views
 
 
 def table(results: list[Result]) -> list[dict[str, Any]]:
-    """The named summary numbers, a row a run and named model.
+    """Return the named summary numbers, one row per run and named model.
 
-    ``metric`` names what the run is compared by; all values but ``best_validation`` are on the test split, None where
-    undefined. ``last``,
-    ``test_at_best_validation`` (after the round that is best on the validation split, which has
-    ``best_validation`` there) and ``best_on_test`` (best over rounds; with accuracy the papers' BMCTA) are means over
-    clients; ``pooled`` (all test samples together; None for a metric
-    that is no mean over samples), ``worst``, ``percentile_10`` (a tenth of the clients fare no better) and ``loss``
-    (mean over clients, of the loss that ``loss_name`` names) belong to the last round evaluated. Bytes and seconds are
-    totals over all recorded rounds and clients.
+    ``metric`` is the run's headline metric; all values except ``best_validation`` are on the test split, None if
+    undefined. ``last``, ``test_at_best_validation`` (in the best validation round, whose validation value is
+    ``best_validation``) and ``best_on_test`` (best over rounds; with accuracy the papers' BMCTA) are means over
+    clients; ``pooled`` (all test samples together; None for a metric that is not a mean over samples), ``worst``,
+    ``percentile_10`` and ``loss`` (mean over clients, of the loss in ``loss_name``) are for the last round evaluated.
+    Bytes and seconds are totals over all recorded rounds and clients.
     """
     rows: list[dict[str, Any]] = []
     for run in runs(results):
@@ -75,7 +73,7 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
 
 
 def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without a model that stands there already: FedAvg-FT trains the same global model as FedAvg beside it."""
+    """Remove repeated models: FedAvg-FT trains the same global model as FedAvg."""
 
     def figures(row: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(row[k] for k in ("model", "when", "metric", "last", "best_on_test", "worst", "loss", "loss_name"))

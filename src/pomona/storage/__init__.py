@@ -1,1 +1,1 @@
-"""Files that survive kills: atomic writes, locks, checkpoints, tensors as a stream, arrays on disk."""
+"""Crash-safe files: atomic writes, locks, checkpoints, tensor streams, arrays on disk."""

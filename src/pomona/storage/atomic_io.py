@@ -1,4 +1,4 @@
-"""Atomic writes: a file is whole or absent, also after a kill. A disk's refusal becomes a StorageError."""
+"""Atomic writes: a file is complete or absent, even after a kill. Disk errors become StorageError."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from pomona.core.errors import StorageError
 
-UNFINISHED = ".unfinished"  # one name a folder: what a kill left behind is overwritten by the next file
+UNFINISHED = ".unfinished"  # one name per folder: the next write overwrites what a killed process left
 
 
 def publish(
@@ -21,20 +21,20 @@ def publish(
     unfinished: str = UNFINISHED,
     mode: int = 0o666,
 ) -> Path:
-    """Write a file, make it durable, and only then let it appear under its name, in place of any older one.
+    """Write a file durably and only then rename it to its final name, replacing any older one.
 
     Args:
-        folder: made if absent.
+        folder: created if missing.
         pieces: the content, in order.
-        name: file name for the content's SHA-256 in hex.
-        unfinished: what the file is called until then; no other process may use that name in the folder.
-        mode: the file's permissions from the first moment on, less the umask's.
+        name: creates the file name from the content's SHA-256 in hex.
+        unfinished: temporary file name; no other process may use it in this folder.
+        mode: permissions of the file from its creation on, less the umask.
 
     Returns:
-        The path, durable when this returns.
+        The path; the file is durable on return.
 
     Raises:
-        OSError: from any step. Before the renaming nothing has changed; after it the new file is whole.
+        OSError: any step failed. Before the rename nothing has changed; after it the new file is complete.
     """
     if not folder.is_dir():
         folder.mkdir(parents=True)
@@ -50,27 +50,27 @@ def publish(
         path = temporary.replace(folder / name(content.hexdigest()))
     except BaseException:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)  # a full disk needs the room
+            temporary.unlink(missing_ok=True)  # frees the space on a full disk
         raise
     sync(folder)
     return path
 
 
 def anew(path: Path) -> Path:
-    """The same path, with nothing there any more, so that what is written to it is a file of its own.
+    """Return the path after removing any file there, so that the next write creates a new file.
 
-    A folder that somebody sent may hold links under the names that are written: through one, a file elsewhere would be
-    overwritten. Raises OSError where there is a folder, or the name cannot be removed.
+    A folder from somebody else may contain links, and writing through one would overwrite a file elsewhere. Raises
+    OSError if the path is a folder or cannot be removed.
     """
     path.unlink(missing_ok=True)
     return path
 
 
 def own(root: Path, *names: str | Path) -> Path:
-    """A path within a folder that is written to, none of it below ``root`` a link; ``root`` itself may be one.
+    """Return a path inside an output folder, with no links below ``root``; ``root`` itself may be a link.
 
-    A folder that somebody sent may hold links to others, whose files would be replaced. Raises StorageError for a link,
-    and for a name that leads out of the folder.
+    A folder from somebody else may contain links to other folders, whose files would be overwritten. Raises
+    StorageError for a link, and for a path outside the folder.
     """
     path = root
     for part in PurePath(*names).parts:
@@ -82,7 +82,7 @@ def own(root: Path, *names: str | Path) -> Path:
 
 
 def sync(folder: Path) -> None:
-    """Make a folder's list of names durable."""
+    """Make a folder's directory entries durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -91,17 +91,17 @@ def sync(folder: Path) -> None:
 
 
 def probe(folder: Path) -> None:
-    """Find out before anything is computed whether files can be published in a folder; leaves no file.
+    """Check before any computation that files can be published in a folder; leaves no file behind.
 
     Raises:
-        OSError: they cannot.
+        OSError: writing is not possible.
     """
     publish(folder, [b"\0" * 4096], lambda _: ".probe").unlink()
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into a StorageError that names the path."""
+    """Turn disk errors into StorageError with the path."""
     try:
         yield
     except (OSError, SafetensorError) as fault:

@@ -1,8 +1,8 @@
-"""Committed rounds: one file each, whole or absent, with its own hash for a name.
+"""Checkpoints of committed rounds: one file each, complete or absent, with its own hash in its name.
 
 A round is committed when its file is durable. ``round-000007-<SHA-256>.safetensors`` holds every tensor that the next
-round needs, and one note in JSON for everything else. Because the hash of the whole content, header included, is part
-of the name, one renaming publishes both, and no damage passes unseen.
+round needs, and one JSON note for everything else. The hash in the name covers the whole content including the header,
+so that one rename publishes both and any damage is detected.
 """
 
 import json
@@ -25,16 +25,16 @@ from pomona.storage.mapped_tensor import mapped
 from pomona.storage.safetensors_stream import TensorEntry, fill, layout, pieces
 
 SCHEMA = 3
-"""Number of the meaning of names and notes in a checkpoint; a change that old readers would get wrong raises it."""
+"""Version of the names and notes in a checkpoint; increased by changes that older readers would misinterpret."""
 KEEP = 2
-"""Rounds that stay."""
+"""Number of rounds kept."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A committed round: its number, tensors by dotted path, the rest as JSON holds it, its file.
+    """A committed round: number, tensors by dotted path, other state as JSON, and file.
 
-    The tensors are read from the file whenever they are asked for: together they need not fit into memory.
+    Tensors are read from the file on each access, so they need not all fit into memory.
     """
 
     number: int
@@ -51,21 +51,21 @@ def save(
     keep: int = KEEP,
     spare: Collection[int] = (),
 ) -> Path:
-    """Commit a round; the newest ``keep`` rounds stay.
+    """Commit a round and delete all but the newest ``keep`` rounds.
 
     Args:
-        folder: made if absent; one run writes in it at a time (``lock.locked``).
-        number: of the round, from 0.
-        tensors: by dotted path; on any device, empty ones too. Lazy ones are in memory one at a time.
-        meta: what JSON can hold, without NaN and infinities.
-        keep: at least 1; older files go only after the new one is durable.
-        spare: rounds that stay whatever their age, since somebody may still go on from them.
+        folder: created if missing; only one run may write to it at a time (``lock.locked``).
+        number: number of the round, from 0.
+        tensors: by dotted path; on any device, may be empty. Lazy tensors are loaded one at a time.
+        meta: a JSON value without NaN and infinities.
+        keep: at least 1; older files are deleted only after the new one is durable.
+        spare: rounds that are never deleted, because a client may still resume from them.
 
     Returns:
         The file's path.
 
     Raises:
-        StorageError: it cannot be written; what was committed before is untouched.
+        StorageError: it cannot be written; earlier commits are unchanged.
     """
     note = json.dumps({"round": number, "meta": meta}, allow_nan=False)
     try:
@@ -87,9 +87,9 @@ def save(
 
 
 def read(path: Path) -> Checkpoint:
-    """Open one checkpoint, after its content was compared with its name.
+    """Open a checkpoint after verifying its content against the hash in its name.
 
-    Allocates no tensor. Raises CheckpointError if the file is damaged or cannot be read, then or later.
+    Allocates no tensors. Raises CheckpointError if the file is damaged or unreadable, now or on later access.
     """
     name = NAME.fullmatch(path.name)
     if not name:
@@ -107,7 +107,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def in_files(found: Checkpoint, folder: Path) -> Checkpoint:
-    """The same round, its tensors in scratch files of a folder once they are asked for. Raises CheckpointError."""
+    """Return the checkpoint with tensors that load into scratch files in a folder. Raises CheckpointError."""
     try:
         return replace(found, tensors=_tensors(found.path, partial(mapped, folder=folder))[0])
     except (OSError, ValueError) as fault:
@@ -115,12 +115,12 @@ def in_files(found: Checkpoint, folder: Path) -> Checkpoint:
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
-    """The newest checkpoint that is whole, and those passed over on the way, each with what is wrong with it.
+    """Return the newest intact checkpoint, and the newer ones that were skipped, each with its problem.
 
-    Returns (None, {}) where nothing was committed yet. Changes nothing; see ``set_aside``.
+    Returns (None, {}) if nothing was committed yet. Changes nothing; see ``set_aside``.
 
     Raises:
-        CheckpointError: there are checkpoints, but none is whole.
+        CheckpointError: there are checkpoints, but none is intact.
     """
     corrupt: dict[Path, str] = {}
     for _, path in reversed(committed(folder)):
@@ -137,7 +137,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
 
 
 def set_aside(corrupt: Iterable[Path]) -> None:
-    """Rename damaged checkpoints to ``.corrupt``, out of the way of later rounds. Raises StorageError."""
+    """Rename damaged checkpoints to ``.corrupt``, so that they do not block later rounds. Raises StorageError."""
     for path in corrupt:
         try:
             path.replace(path.with_name(path.name + ".corrupt"))
@@ -146,15 +146,15 @@ def set_aside(corrupt: Iterable[Path]) -> None:
 
 
 def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Dotted keys, sorted, of which two nested records say different things, or only one says anything.
+    """Return the sorted dotted keys in which two nested records differ, including keys that only one has.
 
-    Tuples and lists of the same values are the same, as in JSON.
+    Tuples and lists with the same values are equal, as in JSON.
     """
     return sorted(_differing(json.loads(json.dumps(stored)), json.loads(json.dumps(now)), ""))
 
 
 def _tensors(path: Path, make: Callable[..., Tensor]) -> tuple[Lazy, str]:
-    """The tensors of a file, each read into what ``make(shape, dtype=)`` gives for it; and the note."""
+    """Return a file's lazy tensors, each read into ``make(shape, dtype=)``, and its note."""
     with opened(path) as file:
         size = path.stat().st_size
         entries, note = layout(file, size, size)
@@ -166,7 +166,7 @@ def _tensors(path: Path, make: Callable[..., Tensor]) -> tuple[Lazy, str]:
 def _tensor(
     path: Path, begin: int, entries: Mapping[str, TensorEntry], make: Callable[..., Tensor], name: str
 ) -> Tensor:
-    """One tensor of a checkpoint whose tensors' bytes begin at ``begin``."""
+    """Read one tensor of a checkpoint whose tensor data starts at ``begin``."""
     try:
         with opened(path) as file:
             file.seek(begin + entries[name].begin)

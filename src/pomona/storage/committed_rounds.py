@@ -1,7 +1,7 @@
-"""Numbers of the committed rounds, from the names of their files.
+"""Committed rounds, listed by file name.
 
-Apart from ``storage.checkpoint``, which reads the files and needs PyTorch for it: supervisors and status commands do
-not load that.
+Separate from ``storage.checkpoint``, which needs PyTorch to read the files, so that supervisors and status commands do
+not have to import it.
 """
 
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 
 FOLDER = "checkpoints"
 NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{64})\.safetensors")
-"""Round and SHA-256 of the content."""
+"""Round number and SHA-256 of the content."""
 
 
 def committed(folder: Path) -> list[tuple[int, Path]]:
-    """(round, file) of every checkpoint in a folder, oldest first, none of them read yet."""
+    """Return (round, file) of every checkpoint in a folder, oldest first, without reading the files."""
     try:
         names = [(NAME.fullmatch(path.name), path) for path in folder.iterdir()]
     except OSError:
@@ -22,5 +22,5 @@ def committed(folder: Path) -> list[tuple[int, Path]]:
 
 
 def last_round(out: Path) -> int:
-    """Number of the last committed round in a run's folder; 0 before the first."""
+    """Return the number of the last committed round in a run folder; 0 if there is none."""
     return max((number for number, _ in committed(out / FOLDER)), default=0)

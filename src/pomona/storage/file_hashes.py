@@ -1,11 +1,11 @@
-"""Hashes of a finished run's files, by which later changes are found."""
+"""Hashes of a finished run's files, to detect later changes."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pomona.core.files import sha256
 
-LEFT = (  # what is a view of these is made again by whoever misses it; in models' cards people write
+LEFT = (  # derived files can be regenerated, and model cards are edited by people
     "config.toml",
     "events.jsonl",
     "partition.json",
@@ -17,10 +17,10 @@ LEFT = (  # what is a view of these is made again by whoever misses it; in model
 
 
 def sums(folder: Path) -> dict[str, str]:
-    """SHA-256 in hex of a run's files, by their path in its folder. Raises OSError."""
+    """Return the SHA-256 in hex of a run's files by relative path. Raises OSError."""
     return {str(path.relative_to(folder)): sha256(path) for pattern in LEFT for path in sorted(folder.glob(pattern))}
 
 
 def changed(folder: Path, then: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Those of the named files that are there, and are not what they were. Raises OSError."""
+    """Return the named files that exist and have changed. Raises OSError."""
     return [name for name in names if name in then and (folder / name).exists() and sha256(folder / name) != then[name]]

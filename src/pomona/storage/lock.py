@@ -1,4 +1,4 @@
-"""One run folder, one process: a lock that the kernel releases, however its holder ends."""
+"""Lock of a run folder, released by the kernel however the process ends."""
 
 import errno
 import fcntl
@@ -18,12 +18,12 @@ from pomona.core.errors import LockedError, StorageError
 from pomona.core.settings import Settings
 
 LOCK = ".lock"
-LONGEST = 4096  # bytes that are read of the file
-_held: set[int] = set()  # file descriptors; a forked worker must not keep its dead parent's lock alive
+LONGEST = 4096  # maximum bytes read from the file
+_held: set[int] = set()  # file descriptors, closed in forked workers so that they do not keep a dead parent's lock
 
 
 class Holder(Settings):
-    """Last holder of a lock, and when it was taken."""
+    """Last holder of a lock, and the time it was taken."""
 
     pid: Annotated[int, Field(strict=True, ge=1, lt=2**31)]
     host: Line
@@ -31,22 +31,22 @@ class Holder(Settings):
 
 
 def said(handle: int) -> Holder:
-    """Holder named in a lock's file. Raises OSError, and ValueError for other content."""
+    """Read the holder from a lock file. Raises OSError, and ValueError for invalid content."""
     return Holder.model_validate_json(os.pread(handle, LONGEST, 0))
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder for this process alone; its forked children do not hold it.
+    """Lock a run folder for this process; forked children do not hold the lock.
 
-    The file that carries the lock stays, says who took it last, and means nothing by itself.
+    The lock file is never deleted. It records the last holder; its existence does not mean that the lock is held.
 
     Args:
-        folder: made if absent.
+        folder: created if missing.
 
     Raises:
-        LockedError: another process, or another part of this one, holds it.
-        StorageError: the folder cannot be written or its file system has no locks.
+        LockedError: another process, or another part of this one, holds the lock.
+        StorageError: the folder is not writable, or its file system has no locks.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def waiting_lock(path: Path) -> Iterator[None]:
-    """Hold a lock file, made if absent, against other processes for a moment; waits for it. Raises OSError."""
+    """Hold a lock file briefly, creating it if missing, and wait for other processes to release it. Raises OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -74,10 +74,10 @@ def waiting_lock(path: Path) -> Iterator[None]:
 
 
 def require_own(folder: Path) -> None:
-    """Raise StorageError unless all in a folder are files and folders of its own.
+    """Raise StorageError unless a folder contains only regular files and folders.
 
-    Through a symbolic link a file elsewhere would be overwritten; on a pipe a run would wait for ever. The folder
-    itself may be a link.
+    A symbolic link would cause a file elsewhere to be overwritten, and a pipe would block the run. The folder itself
+    may be a link.
     """
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
@@ -89,7 +89,7 @@ def require_own(folder: Path) -> None:
 
 
 def _take(handle: int, folder: Path, patience: float = 2.0) -> None:
-    """Take the lock, or refuse after ``patience`` seconds: a dead holder's newborn child may still let go of it."""
+    """Take the lock within ``patience`` seconds; a dead holder's newly forked child may still release it."""
     until = time.monotonic() + patience
     try:
         while True:

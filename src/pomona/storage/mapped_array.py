@@ -1,4 +1,4 @@
-"""Large arrays: in memory, or memory-mapped from disk if they are too large."""
+"""Large arrays: in memory, or memory-mapped from disk if too large."""
 
 import math
 import os
@@ -15,23 +15,23 @@ from pomona.core.errors import StorageError
 
 
 def machine_memory() -> int:
-    """Bytes of physical memory."""
+    """Return the bytes of physical memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def process_memory() -> int:
-    """Bytes that one process may have: those of the machine, or of its limit (``ulimit -v``)."""
+    """Return the bytes of memory available to one process: the machine's, or its limit (``ulimit -v``)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return machine_memory() if soft == resource.RLIM_INFINITY else min(soft, machine_memory())
 
 
 def allocate(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> NDArray[np.generic]:
-    """An uninitialised array, memory-mapped if it is larger than ``memory_share`` of the machine's memory.
+    """Allocate an uninitialised array, memory-mapped if larger than ``memory_share`` of the machine's memory.
 
-    The file behind a mapped array lies in the temporary folder, has no name, and goes with the array.
+    The file of a mapped array is unnamed, lies in the temporary folder, and is deleted with the array.
 
     Raises:
-        StorageError: the temporary folder has no room for it.
+        StorageError: the temporary folder has too little space.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= memory_share * machine_memory():
@@ -40,9 +40,9 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> N
 
 
 def mapped(shape: tuple[int, ...], dtype: DTypeLike, what: str, remedy: str) -> NDArray[np.generic]:
-    """An uninitialised array in a file of the temporary folder; processes that are forked share it.
+    """Allocate an uninitialised array in a temporary file that forked processes share.
 
-    Raises StorageError as ``room``.
+    Raises StorageError as ``room`` does.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if not size:
@@ -52,7 +52,7 @@ def mapped(shape: tuple[int, ...], dtype: DTypeLike, what: str, remedy: str) -> 
 
 
 def reserve(handle: int, size: int) -> None:
-    """Give an empty file its size. Raises OSError: a full disk is an error here, not a bus error at a later write."""
+    """Allocate an empty file's space. Raises OSError on a full disk, instead of a bus error on a later write."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, size)
     else:
@@ -61,10 +61,10 @@ def reserve(handle: int, size: int) -> None:
 
 @contextmanager
 def room(size: int, what: str, remedy: str) -> Iterator[IO[bytes]]:
-    """A file of ``size`` bytes in the temporary folder, without a name; it goes with the last that is mapped of it.
+    """Open an unnamed temporary file of ``size`` bytes, which is deleted with its last mapping.
 
     Raises:
-        StorageError: there is no room for ``what``; the message ends in the remedy.
+        StorageError: there is no space for ``what``; the message ends with the remedy.
     """
     try:
         with tempfile.TemporaryFile() as file:

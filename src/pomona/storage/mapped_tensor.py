@@ -1,7 +1,7 @@
-"""Rows of numbers in scratch files, of which only what is being read or written takes memory; and algebra on them.
+"""Tensors in memory-mapped scratch files, with algebra that loads only the part in use.
 
-Such a tensor is like any other. Its file loses its name as soon as it is mapped, so that it goes with the tensor, and
-with the process whatever ends that. What is made from it by columns or by rows lies in the same folder.
+They behave like any other tensor. The file is unlinked once it is mapped, so that it disappears with the tensor or with
+the process. Results of operations by columns or by rows lie in the same folder.
 """
 
 import ctypes
@@ -20,15 +20,15 @@ from pomona.core.errors import StorageError
 from pomona.storage.mapped_array import reserve
 
 SLICE = 2**18
-"""Numbers of a row that are worked on at once, in files and in memory: sums then have the same bits in both."""
+"""Numbers of a row processed at once, in files and in memory, so that sums have the same bits in both."""
 _PREFIX = "pomona-scratch-"
-_DONTNEED = 4  # of madvise, on Linux and macOS: the pages of a shared map go, their content stays in the file
+_DONTNEED = 4  # for madvise on Linux and macOS: releases the pages of a shared mapping, the file keeps their content
 
 
 def mapped(shape: Sequence[int], dtype: torch.dtype, folder: Path) -> Tensor:
-    """Zeros in a file of a folder. An empty tensor has none.
+    """Allocate a zero tensor in a file in a folder; an empty tensor has no file.
 
-    Raises StorageError where there is no room: here, not at some later write.
+    Raises StorageError if there is no space, here rather than on a later write.
     """
     size = math.prod(shape) * dtype.itemsize
     if not size:
@@ -45,7 +45,7 @@ def mapped(shape: Sequence[int], dtype: torch.dtype, folder: Path) -> Tensor:
 
 
 def folder_of(tensor: Tensor) -> Path | None:
-    """The folder of the file that a tensor lies in; None for one in memory."""
+    """Return the folder of a tensor's file; None for a tensor in memory."""
     if tensor.device.type != "cpu":
         return None
     name = tensor.untyped_storage().filename
@@ -53,7 +53,7 @@ def folder_of(tensor: Tensor) -> Path | None:
 
 
 def let_go(tensor: Tensor) -> None:
-    """Give back the memory of a tensor's pages, whose content stays in the file; no matter for one in memory."""
+    """Release the memory of a mapped tensor's pages, which stay in its file; does nothing for tensors in memory."""
     if folder_of(tensor) is None or not tensor.numel():
         return
     begin = tensor.data_ptr()
@@ -63,27 +63,27 @@ def let_go(tensor: Tensor) -> None:
 
 
 def beside(tensor: Tensor, other: Tensor) -> Tensor:
-    """A tensor, copied into the folder of the other's file where that lies in one and it does not."""
+    """Copy a tensor into the folder of the other's file if only the other lies in a file."""
     folder = folder_of(other)
     return tensor if folder is None or folder_of(tensor) is not None else filed(tensor, folder)
 
 
 def filed(tensor: Tensor, folder: Path) -> Tensor:
-    """A copy of a tensor in a file of a folder. Raises StorageError where there is no room."""
+    """Copy a tensor into a file in a folder. Raises StorageError if there is no space."""
     new = mapped(tensor.shape, tensor.dtype, folder).copy_(tensor)
     let_go(new)
     return new
 
 
 def slices(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor's numbers (k,) in order, at most ``SLICE`` at once; one empty slice of an empty one."""
+    """Yield a tensor's numbers in slices (k,) of at most ``SLICE``; one empty slice for an empty tensor."""
     for piece in tensor.reshape(-1).split(SLICE):
         yield piece
         let_go(piece)
 
 
 def columns(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Tensors (..., d) in pieces (..., k) of the same columns, at most ``SLICE`` at once; one piece of none."""
+    """Yield the same columns of tensors (..., d) as pieces (..., k) of at most ``SLICE``; one piece if d is 0."""
     for piece in zip(*(tensor.split(SLICE, -1) for tensor in tensors), strict=True):
         yield piece
         for tensor in tensors:
@@ -91,9 +91,9 @@ def columns(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """What a function makes of tensors (..., d), each number of its own column: at most ``SLICE`` columns at once.
+    """Apply a column-wise function to tensors (..., d), at most ``SLICE`` columns at once.
 
-    Rows (m, d) lie in a file where one of the tensors does; one row (d,) is in memory.
+    The resulting rows (m, d) lie in a file if one of the tensors does; a single row (d,) is in memory.
     """
     folder, d = next(filter(None, map(folder_of, tensors)), None), tensors[0].shape[-1]
     parts, whole, begin = [], None, 0
@@ -113,21 +113,21 @@ def by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 
 
 def sum_by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """The sum of what a function makes of tensors (..., d), at most ``SLICE`` columns at once."""
+    """Sum a function of tensors (..., d), at most ``SLICE`` columns at once."""
     return reduce(lambda one, other: one + other, (function(*piece) for piece in columns(*tensors)))
 
 
 def norms_by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Euclidean norms (n,) of the rows (n, d) that a function makes, at most ``SLICE`` columns at once."""
+    """Return the Euclidean norms (n,) of the rows (n, d) of a function, at most ``SLICE`` columns at once."""
     parts: list[Tensor] = [torch.linalg.vector_norm(function(*piece), dim=-1) for piece in columns(*tensors)]
     norms: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
     return norms
 
 
 def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
-    """W (N, ...) with rows (n, ...) in the places of ids, as a copy; in a file where one of the two is.
+    """Return a copy of W (N, ...) with its rows ``ids`` replaced by ``rows`` (n, ...); in a file if either is.
 
-    In memory the rows themselves where they take all places in order: nobody may change them after.
+    In memory, returns ``rows`` itself if it replaces all rows in order; it must not be changed afterwards.
     """
     places, folder = torch.tensor(ids, dtype=torch.long, device=W.device), folder_of(rows) or folder_of(W)
     if folder is None:
@@ -145,7 +145,7 @@ def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
 
 
 def stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape with a leading axis; in a file where they lie in one, without a copy if in order there."""
+    """Stack tensors of one shape; in a file if they lie in one, without copying if they are adjacent there."""
     folder, first = folder_of(rows[0]), rows[0]
     if folder is None:
         return torch.stack(list(rows))
@@ -160,6 +160,6 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _adjoining(one: Tensor, other: Tensor) -> bool:
-    """Whether a tensor begins in the file where another ends."""
+    """Return whether a tensor begins in the file where another ends."""
     same = one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
     return same and other.storage_offset() == one.storage_offset() + one.numel() and one.is_contiguous()

@@ -1,8 +1,7 @@
-"""Banks of rows: each row of numbers is held once, under a number that is never given again.
+"""Banks of rows: each row is stored once, under a number that is never reused.
 
-A bank in memory belongs to one process. A bank in a file is seen by a process and all that are forked from it: the
-first alone puts rows in and drops them, the others read. The file lies on a disk, from which the system takes back what
-it needs, or in memory.
+A memory bank belongs to one process. A file bank is shared with forked processes: only the creator adds and drops rows,
+the others read. Its file lies on disk, where the system can evict pages, or in memory.
 """
 
 import mmap
@@ -20,41 +19,41 @@ from pomona.core.errors import StorageError
 from pomona.storage.mapped_array import reserve
 
 PIECE = 2**30
-"""Bytes of a file that are mapped at once, and by which it grows, unless a row is longer."""
-_SLOT = 32  # bits of a number that say where a row lies; those above say which row it is that lies there
+"""Bytes of a file that are mapped at once and by which it grows, unless a row is longer."""
+_SLOT = 32  # low bits of a number: the row's slot; high bits: which of the slot's rows it is
 
 
 class RowBank(Protocol):
-    """Rows (d,) by number. Nobody may change a row, nor what ``bank[index]`` gives."""
+    """Rows (d,) by number. Rows, and the results of ``bank[index]``, must not be changed."""
 
     def put(self, row: Tensor) -> int:
-        """Copy a row (d,) in. Returns its number."""
+        """Copy a row (d,) into the bank. Returns its number."""
 
     def row(self, number: int) -> Tensor:
-        """The row (d,) of this number, without a copy."""
+        """Return the row (d,) with this number, without copying."""
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Drop all rows but these."""
+        """Drop all rows except these."""
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        """Rows (..., d) of numbers (...) as one matrix, which stands until the next call."""
+        """Return the rows (..., d) of numbers (...) as one matrix, valid until the next call."""
 
     @property
     def filed(self) -> int:
-        """Bytes of its file on a disk; 0 in memory."""
+        """The bytes of its file on disk; 0 in memory."""
 
 
 class WorkMatrix:
-    """Rows by number, one behind the other in one piece of memory, which the next call writes over.
+    """Rows by number in one contiguous buffer, which the next call overwrites.
 
-    A row that stands where the next call needs it is not copied again: clients hold many of each other's rows.
+    A row that is already in the right place is not copied again, since clients hold many of each other's rows.
     """
 
     def __init__(self) -> None:
         self._rows, self._index = torch.empty(0), torch.empty(0, dtype=torch.long)
 
     def of(self, index: Tensor, row: Callable[[int], Tensor]) -> Tensor:
-        """Rows (..., d) of numbers (...), not empty, each from ``row(number)``."""
+        """Return the rows (..., d) of numbers (...), not empty, each from ``row(number)``."""
         if self._index.shape != index.shape:
             like, self._rows = row(int(index.reshape(-1)[0])), torch.empty(0)
             self._rows, self._index = like.new_empty(*index.shape, len(like)), torch.full_like(index, -1)
@@ -65,7 +64,7 @@ class WorkMatrix:
 
 
 class MemoryBank:
-    """Rows in the memory of one process, on any device."""
+    """Rows in one process's memory, on any device."""
 
     filed = 0
 
@@ -93,17 +92,17 @@ class MemoryBank:
 
 
 class FileBank:
-    """Rows of one length in a file without a name, which goes with the last process that has it.
+    """Rows of equal length in an unnamed file, which is deleted with the last process that uses it.
 
-    It grows by pieces and does not shrink: a new row takes the place of one that was dropped.
+    It grows in pieces and never shrinks; new rows reuse the slots of dropped ones.
     """
 
     def __init__(self, file: IO[bytes], like: Tensor, rows: int, on_disk: bool) -> None:
-        """A bank in an empty file, for rows as ``like`` (d,); it grows by ``rows``, as far as a piece goes."""
+        """Create a bank in an empty file for rows like ``like`` (d,); it grows by ``rows``, at most a piece."""
         self._file, self._on_disk = file, on_disk
         finalize(self, file.close)
         self._width, self._dtype = len(like), like.dtype
-        self._stride = max(1, -(-like.nbytes // 64)) * 64  # as PyTorch aligns memory of its own
+        self._stride = max(1, -(-like.nbytes // 64)) * 64  # the alignment of PyTorch's own memory
         self._rows = max(1, min(rows, PIECE // self._stride))
         self._piece = -(-self._rows * self._stride // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self._pieces: dict[int, Tensor] = {}
@@ -114,12 +113,12 @@ class FileBank:
 
     @classmethod
     def on_disk(cls, like: Tensor, rows: int) -> Self:
-        """A bank in a file of the temporary folder."""
+        """Create a bank in a temporary file."""
         return cls(tempfile.TemporaryFile(), like, rows, on_disk=True)
 
     @classmethod
     def in_memory(cls, like: Tensor, rows: int) -> Self:
-        """A bank in memory that forked processes share; where the system has none, in a file as ``on_disk``."""
+        """Create a bank in shared memory for forked processes; in a file as ``on_disk`` if the system has none."""
         if not hasattr(os, "memfd_create"):
             return cls.on_disk(like, rows)
         return cls(os.fdopen(os.memfd_create("pomona-rows"), "w+b"), like, rows, on_disk=False)
@@ -130,7 +129,7 @@ class FileBank:
         return os.fstat(self._file.fileno()).st_size if self._on_disk else 0
 
     def put(self, row: Tensor) -> int:
-        """As ``RowBank``. Raises StorageError where there is no room."""
+        """As ``RowBank``. Raises StorageError if there is no space."""
         if not self._free:
             self._grow()
         number = next(self._made) << _SLOT | self._free.pop()
@@ -155,7 +154,7 @@ class FileBank:
         return self._work.of(index, self.row)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """To a forked process it goes by name."""
+        """Pickle as a name, for forked processes."""
         return _inherited, (self._name,)
 
     def _grow(self) -> None:
@@ -171,7 +170,7 @@ class FileBank:
         self._free, self._size = list(range(first, first + self._rows))[::-1], size
 
     def _mapped(self, piece: int) -> Tensor:
-        """A piece of the file as numbers, mapped when this process first asks for it."""
+        """Return a piece of the file as numbers, mapped on first use in this process."""
         if piece not in self._pieces:
             region = mmap.mmap(self._file.fileno(), self._piece, offset=piece * self._piece)
             self._pieces[piece] = torch.frombuffer(region, dtype=self._dtype)
@@ -183,5 +182,5 @@ _banks: WeakValueDictionary[int, FileBank] = WeakValueDictionary()
 
 
 def _inherited(name: int) -> FileBank:
-    """The bank of this name that the process was forked with."""
+    """Return the bank of this name that the process inherited by forking."""
     return _banks[name]

@@ -1,4 +1,4 @@
-"""State of a run: ``status.json``, replaced atomically at every change."""
+"""Status of a run: ``status.json``, replaced atomically on every change."""
 
 import os
 import time
@@ -16,15 +16,15 @@ STATUS = "status.json"
 
 
 class Status(BaseModel):
-    """One line of news.
+    """The current status of a run.
 
     Attributes:
-        state: a run that was killed still says "running"; whether it is, its lock tells.
-        round: the last committed one, 0 before the first.
+        state: a killed run keeps the state "running"; its lock shows whether it is.
+        round: the last committed round, 0 before the first.
         code: exit code of the process, None while it runs.
         reason: why it ended, in one line; empty while it runs and after success.
-        time: seconds since 1970 by this machine's clock; for people only.
-        sha256: of a run that finished, the hash of each file that it left.
+        time: seconds since 1970 by this machine's clock; for display only.
+        sha256: hashes of the files of a finished run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -38,7 +38,7 @@ class Status(BaseModel):
 
 
 def exit_code(fault: BaseException | None) -> int:
-    """Exit code of a process that ends with this exception, or with none."""
+    """Return the exit code of a process that ends with this exception, or with None."""
     match fault:
         case None:
             return 0
@@ -53,7 +53,7 @@ def exit_code(fault: BaseException | None) -> int:
 
 
 def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | None = None) -> Status:
-    """The status of a run that ended: with the exception that ended it, whose code is the process's, or its files."""
+    """Return the status of a run that ended, with the exception that ended it, or with its files' hashes."""
     code = exit_code(fault)
     if code == 0:
         return Status(state="finished", round=round_, code=0, sha256=sha256 or {})
@@ -64,7 +64,7 @@ def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | Non
 
 
 def write_status(folder: Path, status: Status) -> None:
-    """Replace ``status.json``. Raises StorageError; the old one is whole then."""
+    """Replace ``status.json``. Raises StorageError and leaves the old file unchanged."""
     try:
         publish(folder, [status.model_dump_json(indent=2).encode() + b"\n"], lambda _: STATUS, f".status-{os.getpid()}")
     except OSError as fault:
@@ -72,7 +72,7 @@ def write_status(folder: Path, status: Status) -> None:
 
 
 def read_status(folder: Path) -> Status | None:
-    """Content of a run folder's ``status.json``; None if missing. Raises StorageError if it cannot be read."""
+    """Read a run folder's ``status.json``; None if missing. Raises StorageError if unreadable."""
     try:
         if not (folder / STATUS).exists():
             return None

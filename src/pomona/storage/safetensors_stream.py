@@ -1,9 +1,9 @@
-"""Tensors as bytes in the safetensors format: written as a stream, and read with every claim checked first.
+"""Tensors in the safetensors format: written as a stream, and read with full validation.
 
-The safetensors package reads and writes the same bytes. It is not used here because its reader takes the last of
-duplicate names and needs the whole input twice, and its writer refuses tensors that share memory. The format: the
-header's length (8 bytes, little-endian), a JSON object with one ``name: {dtype, shape, data_offsets}`` a tensor and one
-``__metadata__`` of strings, then the tensors' bytes. Machines are little-endian, as all that PyTorch is built for.
+The safetensors package reads and writes the same bytes, but its reader accepts duplicate names (the last one wins) and
+needs the whole input twice, and its writer rejects tensors that share memory. The format: the header's length (8 bytes,
+little-endian), a JSON object with one ``name: {dtype, shape, data_offsets}`` per tensor and one ``__metadata__`` of
+strings, then the tensor data. Machines are assumed to be little-endian, as all of PyTorch's targets are.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _META, _NOTE = "__metadata__", "pomona"
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor's entry in the header; ``begin`` and ``end`` count bytes from the header's end."""
+    """A tensor's entry in the header; ``begin`` and ``end`` are offsets from the end of the header."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class TensorEntry:
 
 
 def header(tensors: Named, note: str = "") -> bytes:
-    """The bytes before the data, a multiple of 8; tensors may be on the meta device."""
+    """Return the bytes before the data, padded to a multiple of 8; tensors may be on the meta device."""
     table: dict[str, Any] = {_META: {_NOTE: note}} if note else {}
     begin, known = 0, forms(tensors)
     for name in _order(known):
@@ -60,7 +60,7 @@ def header(tensors: Named, note: str = "") -> bytes:
 
 
 def pieces(tensors: Named, note: str = "") -> Iterator[bytes | memoryview]:
-    """A whole file, piece by piece, without a copy of tensors that lie in memory in order; lazy ones one by one."""
+    """Yield a file's content, without copying contiguous tensors in memory; lazy tensors one at a time."""
     yield header(tensors, note)
     for name in _order(forms(tensors)):
         for part in slices(tensors[name].detach()):
@@ -68,18 +68,18 @@ def pieces(tensors: Named, note: str = "") -> Iterator[bytes | memoryview]:
 
 
 def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry], str]:
-    """Read and check a header, and nothing else; the file then stands at the first tensor.
+    """Read and validate a header only, leaving the file at the first tensor.
 
     Args:
-        file: stands at its begin.
-        size: bytes in all.
-        limit: the longest header to read, in bytes.
+        file: positioned at its start.
+        size: total size in bytes.
+        limit: maximum length of the header in bytes.
 
     Returns:
-        Entries in the order of their bytes, which they cover without gap or overlap to the last; and the note.
+        Entries in the order of their data, which they cover without gap or overlap; and the note.
 
     Raises:
-        ValueError: what is wrong, in half a sentence.
+        ValueError: the header is invalid; the message is a phrase.
         RecursionError: the header is nested too deeply.
     """
     length = int.from_bytes(file.read(8), "little")
@@ -107,7 +107,7 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
 def fill(
     file: BinaryIO, entries: Mapping[str, TensorEntry], make: Callable[..., Tensor] = torch.empty
 ) -> dict[str, Tensor]:
-    """Read the tensors of a checked layout, each straight into what ``make(shape, dtype=)`` gives for it.
+    """Read the tensors of a validated layout, each directly into ``make(shape, dtype=)``.
 
     Raises ValueError if bytes are missing.
     """
@@ -125,13 +125,13 @@ def fill(
 
 
 def memory(tensor: Tensor) -> memoryview:
-    """A tensor's bytes in row-major order; its own memory where that is contiguous on the CPU."""
+    """Return a tensor's bytes in row-major order; its own memory if it is contiguous on the CPU."""
     flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 in hex over sorted (name, dtype, shape, little-endian bytes): equal if and only if the tensors are."""
+    """Return a SHA-256 in hex over sorted (name, dtype, shape, little-endian bytes): equal only for equal tensors."""
     content = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -141,12 +141,12 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def shown(name: str) -> str:
-    """A name from outside, fit for one line of a message."""
+    """Return an external name, made safe for a message."""
     return ascii(name if len(name) <= 60 else name[:57] + "...")
 
 
 def _order(tensors: Named) -> list[str]:
-    """Wide types first, so that every tensor begins at a multiple of its element's size; then by name."""
+    """Return the names by type width, widest first for alignment, then alphabetically."""
     return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
 
 

@@ -1,6 +1,6 @@
 """Validation of an uplink: exactly the agreed tensors, with usable values.
 
-The questions return None where all is well, else one half sentence that names the tensor and what is wrong with it.
+Checks return None if all is well, otherwise a phrase that names the tensor and the problem.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,30 +16,30 @@ from pomona.storage.safetensors_stream import fill, header, layout, shown
 
 
 class TensorForm(Protocol):
-    """Whatever has a dtype and a shape."""
+    """Any object with a dtype and a shape."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the elements."""
+        """The dtype of the elements."""
 
     @property
     def shape(self) -> Sequence[int]:
-        """Sizes along the axes."""
+        """The sizes along the axes."""
 
 
 def decode(data: bytes, spec: Mapping[str, Tensor], limit: int) -> dict[str, Tensor]:
-    """An uplink from a peer's bytes, with exactly the names, shapes and dtypes of the spec.
+    """Decode an uplink with exactly the names, shapes and dtypes of the spec.
 
-    Every claim is checked before a tensor is made; at most the input's size is allocated, and what its header takes,
-    whose length is bounded by twice that of an honest one and 1 KiB.
+    Everything is validated before a tensor is created. At most the input's size is allocated, plus the header, whose
+    length is limited to twice that of a valid one plus 1 KiB.
 
     Args:
-        data: in the safetensors format, in any order of tensors.
+        data: in the safetensors format, tensors in any order.
         spec: example tensors by name.
-        limit: the most bytes that may come; ``largest(spec)`` is enough.
+        limit: maximum number of bytes; ``largest(spec)`` is enough.
 
     Raises:
-        ProtocolError: whatever is wrong, and nothing else.
+        ProtocolError: for any problem; no other exception is raised.
     """
     if len(data) > limit:
         raise ProtocolError(f"an uplink of {len(data)} bytes came where at most {limit} may; check the peer's version")
@@ -55,18 +55,18 @@ def decode(data: bytes, spec: Mapping[str, Tensor], limit: int) -> dict[str, Ten
 
 
 def largest(spec: Mapping[str, Tensor]) -> int:
-    """Bytes of the longest uplink that ``decode`` reads for a spec."""
+    """Return the maximum length of an uplink that ``decode`` accepts for a spec."""
     return 8 + 2 * len(header(spec)) + 1024 + sum(t.numel() * t.element_size() for t in spec.values())
 
 
 def clip(delta: Tensor, norm: float) -> Tensor:
-    """A finite change (d,) scaled down to an L2 norm of ``norm``, up to rounding; unchanged where it is within."""
+    """Scale a finite change (d,) down to L2 norm ``norm``, up to rounding; unchanged if already within."""
     length = torch.linalg.vector_norm(delta, dtype=torch.float64)
     return delta if length <= norm else (delta.double() * (norm / length)).to(delta.dtype)
 
 
 def not_plain(tensors: Mapping[str, object]) -> str | None:
-    """First entry that is not a dense tensor with values."""
+    """Describe the first entry that is not a dense tensor with values."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
             return f"tensor {shown(str(name))} is no plain tensor"
@@ -74,7 +74,7 @@ def not_plain(tensors: Mapping[str, object]) -> str | None:
 
 
 def mismatch(forms: Mapping[str, TensorForm], spec: Mapping[str, Tensor]) -> str | None:
-    """The first way in which names, shapes or dtypes differ from the spec's."""
+    """Describe the first difference in names, shapes or dtypes from the spec."""
     for what, names in (("is missing", spec.keys() - forms.keys()), ("is unknown", forms.keys() - spec.keys())):
         if names:
             return f"tensor {shown(min(names))} {what}, expected {', '.join(sorted(spec)) or 'none'}"
@@ -88,7 +88,7 @@ def mismatch(forms: Mapping[str, TensorForm], spec: Mapping[str, Tensor]) -> str
 
 
 def non_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The first tensor with NaN or infinite values, and how many; receivers ask again."""
+    """Describe the first tensor with NaN or infinite values, with their count; the receiver then asks again."""
     for name, tensor in tensors.items():
         parts = slices(tensor) if tensor.is_floating_point() else ()
         bad = sum(int((~torch.isfinite(part)).sum()) for part in parts)
@@ -98,7 +98,7 @@ def non_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def strangers(tensors: Mapping[str, Tensor], members: int) -> str | None:
-    """The first integer tensor that names clients other than 0 to ``members`` - 1."""
+    """Describe the first integer tensor with client ids outside 0 to ``members`` - 1."""
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() and tensor.dtype != torch.bool and tensor.numel():
             low, high = (int(v) for v in torch.aminmax(tensor))

@@ -1,4 +1,4 @@
-"""Tasks, by the kind of a data set's targets: loss, outputs, metrics and answers, one file each."""
+"""Tasks by type of targets: loss, outputs, metrics and answers, one file each."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +14,6 @@ TASKS: Mapping[Targets, Task] = {
 
 
 def task_of(targets: Targets, edges: Sequence[float] = ()) -> Task:
-    """The task of a run: that of the targets' kind, and of times one that knows where its intervals end."""
+    """Return the task for a type of targets; for times, with the ends of the intervals."""
     task = TASKS[targets]
     return task.within(tuple(edges)) if task.within else task

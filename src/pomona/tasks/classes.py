@@ -1,4 +1,4 @@
-"""Classes: a sample is of one of K; outputs are K logits, targets (n,) class numbers."""
+"""Classification: each sample has one of K classes; outputs are K logits, targets (n,) class numbers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def probabilities(outputs: NDArray[Any]) -> Array:
-    """Logits (n, K) -> probabilities (n, K), float64."""
+    """Convert logits (n, K) to probabilities (n, K), float64."""
     values = np.asarray(outputs, dtype=float)
     if not values.size:
         return values
@@ -25,12 +25,12 @@ def probabilities(outputs: NDArray[Any]) -> Array:
 
 
 def frequencies(labels: NDArray[Any], width: int) -> Array:
-    """Logits of the classes' frequencies, each seen once more than it was (Laplace's rule): none is impossible."""
+    """Return logits of the class frequencies, with each count increased by one (Laplace's rule) so that none is 0."""
     return np.asarray(np.log((np.bincount(labels, minlength=width) + 1.0) / (len(labels) + width)), dtype=float)
 
 
 def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]:
-    """The share of the most frequent class, and what it is."""
+    """Return the share of the most frequent class, and its name."""
     counts = np.bincount(labels)
     most = int(counts.argmax())
     name = classes[most] if most < len(classes) else str(most)
@@ -38,7 +38,7 @@ def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]
 
 
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
-    """``class``, its ``probability``, and ``probabilities`` by class."""
+    """Return ``class``, its ``probability``, and ``probabilities`` by class."""
     rows = [dict(zip(names, row, strict=True)) for row in outputs.double().softmax(1).tolist()]
     best = [max(row, key=row.__getitem__) for row in rows]
     return [{"class": c, "probability": row[c], "probabilities": row} for c, row in zip(best, rows, strict=True)]

@@ -1,4 +1,4 @@
-"""The loss of a run, its task's or a user's own; and the metric values of a constant prediction."""
+"""The loss of a run, its task's or a user's own; and the metric values of constant predictions."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,15 +30,15 @@ def constants(
     test: Sequence[NDArray[Any]],
     judge: Judge,
 ) -> dict[str, Any]:
-    """Metric values of constant predictions on each client's test samples.
+    """Return metric values of constant predictions on each client's test samples.
 
-    ``own``: each client always gives the answer that fits its own training labels; ``all``: everybody gives the one
-    that fits the training labels of all. Each holds, by metric, ``clients`` (one value a client, None where undefined),
-    their ``mean``, and ``pooled``, over all samples (None for a metric that is no mean over samples).
+    ``own``: each client always predicts the answer that fits its own training labels; ``all``: every client predicts
+    the one that fits the training labels of all. Each has, by metric, ``clients`` (one value per client, None if
+    undefined), their ``mean``, and ``pooled``, over all samples (None for a metric that is not a mean over samples).
 
     Args:
         names: of the metrics.
-        task: what the targets are.
+        task: of the targets.
         width: K, of the outputs.
         train: training targets of each client.
         test: test targets of each client.
@@ -61,10 +61,10 @@ def constants(
 
 
 def criterion(settings: ModelSettings, task: Task) -> Loss:
-    """The loss per sample: (outputs (B, *S), targets (B, ...)) -> (B,).
+    """Return the loss per sample: (outputs (B, *S), targets (B, ...)) -> (B,).
 
-    Raises ConfigError for a name that is neither ``auto`` nor an importable ``module:function``, and for smoothed
-    labels where they are not defined.
+    Raises ConfigError for a name that is neither ``auto`` nor an importable ``module:function``, and for label
+    smoothing if the task does not define it.
     """
     share = settings.label_smoothing
     if share and (not task.smooths or settings.loss != "auto"):
@@ -74,7 +74,7 @@ def criterion(settings: ModelSettings, task: Task) -> Loss:
 
 
 def require_per_sample(loss: Loss, name: str, task: Task, n_outputs: int, input_shape: tuple[int, ...]) -> None:
-    """Raise ConfigError unless a loss, named in a message, returns one number for each of two samples."""
+    """Raise ConfigError unless a loss returns one number for each of two samples; ``name`` is for the message."""
     shape = (2, *task.output_shape(n_outputs, input_shape))
     target = torch.from_numpy(task.no_target(n_outputs, input_shape))
     try:

@@ -1,4 +1,4 @@
-"""Default choice of a run's metric, from the kind of targets and the label imbalance."""
+"""Default headline metric of a run, from the type of targets and the label imbalance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from pomona.metrics.metric import ACCURACY, METRICS, Metric, is_own, metric_name
 from pomona.tasks.task import Task
 
 MOST = 0.7
-"""The share of one answer among the training labels above which accuracy says more of the labels than of a model."""
+"""Share of one answer in the training labels above which accuracy depends more on the labels than on the model."""
 RARE = "auroc"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A metric, and a sentence on why it was chosen; empty where a user or nothing unusual chose it."""
+    """A metric, with a sentence on the reason; empty if a user chose it, or for the usual choice."""
 
     metric: Metric
     reason: str = ""
 
 
 def choose(asked: str | None, task: Task, labels: NDArray[Any], classes: Sequence[str] = ()) -> Choice:
-    """The metric of a run.
+    """Choose the metric of a run.
 
     Args:
         asked: the user's choice.
-        task: what the targets are.
+        task: of the targets.
         labels: training targets of all clients: (N,) class numbers, or (N, K).
         classes: class names.
 
@@ -55,7 +55,7 @@ def choose(asked: str | None, task: Task, labels: NDArray[Any], classes: Sequenc
 
 
 def require(name: str, task: Task) -> Metric:
-    """The metric of a name. Raises ConfigError if it is unknown, not defined for a task, or cannot be imported."""
+    """Return the metric with a name. Raises ConfigError if it is unknown, undefined for the task, or not importable."""
     if is_own(name):
         own(name.removeprefix("-"))
         return metric_named(name)

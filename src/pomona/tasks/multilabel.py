@@ -1,4 +1,4 @@
-"""Several labels a sample, each there or not: outputs are K logits, targets (n, K) zeros and ones."""
+"""Multi-label classification: outputs are K logits, targets (n, K) zeros and ones."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 
 def probabilities(outputs: NDArray[Any]) -> Array:
-    """Logits (n, K) -> probabilities (n, K), float64."""
-    # Half a hyperbolic tangent is the logistic function, and overflows nowhere.
+    """Convert logits (n, K) to probabilities (n, K), float64."""
+    # The logistic function via tanh, which does not overflow.
     return np.asarray(0.5 + 0.5 * np.tanh(np.asarray(outputs, dtype=float) / 2))
 
 
 def frequencies(labels: NDArray[Any], width: int) -> Array:
-    """Logits of the labels' frequencies, with one sample more of either value (Laplace's rule): none is impossible."""
+    """Return logits of the label frequencies, with one more sample of each value (Laplace's rule): none is 0."""
     ones = labels.sum(axis=0) + 1.0
     return np.asarray(np.log(ones) - np.log(len(labels) + 2.0 - ones), dtype=float)
 
 
 def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]:
-    """The share of flags that are what their label most often is."""
-    # Label by label: one that nearly everybody has and one that nearly nobody has are both answered without a look.
+    """Return the share of flags that have their label's most frequent value."""
+    # By label: very common and very rare labels are both predictable without looking.
     ones = (labels > 0.5).mean(axis=0)
     return float(np.maximum(ones, 1 - ones).mean()), "flags are what their label most often is"
 
 
 def informative(targets: NDArray[Any]) -> int:
-    """Samples that have the rarer value of some label: a sample is one, however many labels it has."""
+    """Return the number of samples with the rarer value of any label; each sample counts once."""
     flags = targets > 0.5
     rarer = flags == (2 * flags.sum(axis=0) <= len(targets))
     return int(rarer.any(axis=1).sum())
 
 
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
-    """``probabilities`` by label."""
+    """Return ``probabilities`` by label."""
     rows = outputs.double().sigmoid().tolist()
     return [{"probabilities": dict(zip(names, row, strict=True))} for row in rows]
 

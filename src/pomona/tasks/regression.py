@@ -1,4 +1,4 @@
-"""Numbers: outputs are K numbers, targets (n, K); networks learn them with mean 0 and deviation 1."""
+"""Regression: outputs are K numbers, targets (n, K); networks learn them standardised."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def means(numbers: NDArray[Any], width: int) -> Array:
-    """The means of the targets; zeros without any."""
+    """Return the means of the targets; zeros without any."""
     return np.asarray(numbers.mean(axis=0) if len(numbers) else np.zeros(width), dtype=float)
 
 
 def deviations(numbers: NDArray[Any], dataset: "Dataset") -> NDArray[np.float32]:
-    """Numbers (n, K) as a network learns them, float32."""
+    """Return standardised targets (n, K), float32, as a network learns them."""
     moved: Array = (np.asarray(numbers, dtype=float) - dataset.target_shift) / np.array(dataset.target_scale)
     return moved.astype(np.float32)
 
 
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
-    """``values`` by target."""
+    """Return ``values`` by target."""
     return [{"values": dict(zip(names, row, strict=True))} for row in outputs.double().tolist()]
 
 

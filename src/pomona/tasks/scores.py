@@ -1,4 +1,4 @@
-"""Figures of a model's outputs: one metric, or everything that its task defines."""
+"""Metrics of a model's outputs: a single one, or all that its task defines."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,14 +21,14 @@ Answers = tuple["Tensor", "Tensor"]  # outputs (n, K) and targets of one model o
 
 
 def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | None:
-    """A metric of a model's outputs on some samples; None where they do not define it.
+    """Compute a metric of a model's outputs on some samples; None if they do not define it.
 
     Args:
-        name: of the metric; "loss" is that of the task, whatever a run minimised. A user's own, ``module:function``, is
-            called with predictions and targets.
-        outputs: as a network gives them.
-        targets: as a data set holds them.
-        task: what the targets are. Raises KeyError where the metric is not defined for it.
+        name: of the metric; "loss" is the task's, whatever loss the run minimised. A user's own, ``module:function``,
+            is called with predictions and targets.
+        outputs: of the network.
+        targets: as stored in the data set.
+        task: of the targets. Raises KeyError if it does not define the metric.
     """
     truth = array(targets)
     if is_own(name):
@@ -37,7 +37,7 @@ def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | 
 
 
 def _own(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
-    """A user's own metric. Raises ConfigError where it gives no number."""
+    """Compute a user's own metric. Raises ConfigError if it does not return a number."""
     value = own(name.removeprefix("-"))(predictions, targets)
     try:
         return defined(float(value))
@@ -48,7 +48,7 @@ def _own(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
 
 
 def measured(metric: Metric, task: Task, predictions: Array, targets: NDArray[Any], weights: Array) -> Array:
-    """A metric of predictions, see ``Task``, for sample weights (R, n): (R,), NaN where undefined."""
+    """Compute a metric of predictions, see ``Task``, for sample weights (R, n): (R,), NaN where undefined."""
     if not len(targets):
         return np.full(len(weights), np.nan)
     truth = targets if targets.dtype.kind in "iu" else targets.astype(float)
@@ -60,12 +60,12 @@ def measured(metric: Metric, task: Task, predictions: Array, targets: NDArray[An
 
 
 def full_metrics(answers: Answers, task: Task, *, seed: int, client: int) -> dict[str, Any]:
-    """Every metric that the task defines, with confidence intervals; None where a client's data cannot define one."""
+    """Return every metric that the task defines, with confidence intervals; None for undefined ones."""
     return task.evaluate(*_judged(answers, task), stream(seed, "bootstrap", client))
 
 
 def confidence(name: str, answers: Answers, task: Task, *, seed: int, client: int) -> tuple[float, float] | None:
-    """The 95 % confidence interval of a metric; None where the task or the samples define none."""
+    """Return the 95 % confidence interval of a metric; None if the task or the samples do not define one."""
     if is_own(name) or not len(answers[1]):
         return None
     ends = full_metrics(answers, task, seed=seed, client=client).get("intervals", {}).get(name)
@@ -75,9 +75,9 @@ def confidence(name: str, answers: Answers, task: Task, *, seed: int, client: in
 def outcome_metrics(
     tested: Answers, held_out: Answers | None, task: Task, *, seed: int, client: int, specificity: float | None
 ) -> dict[str, Any]:
-    """Under ``outcomes`` the figures of each class or label at a threshold from ``held_out``; nothing of numbers.
+    """Return ``outcomes``: metrics of each class or label at a threshold from ``held_out``; empty for numeric targets.
 
-    ``tested``, ``held_out``: of the test and of the validation samples. ``specificity``: as ``evaluate_outcomes``.
+    ``tested``, ``held_out``: of the test and of the validation samples. ``specificity``: as in ``evaluate_outcomes``.
     """
     if not task.outcomes:
         return {}

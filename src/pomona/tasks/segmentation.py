@@ -1,8 +1,8 @@
-"""Masks: each pixel (or voxel) is of one of C classes, the first the background; outputs are (n, C, *S) logits.
+"""Segmentation: each pixel (or voxel) has one of C classes, the first the background; outputs are (n, C, *S) logits.
 
-Targets are (n, *S) class numbers, uint8. Metrics need only counts of pixels, so that evaluation holds a few numbers of
-each sample: outputs become (n, 3C) pixels truly claimed, falsely claimed and missed, by class, float32, and targets
-(n, C) pixels that truly are of a class, int64.
+Targets are (n, *S) class numbers, uint8. Metrics need only counts of pixels, so evaluation keeps a few numbers per
+sample: outputs become (n, 3C) true positive, false positive and false negative pixels by class, float32, and targets
+(n, C) true pixels by class, int64.
 """
 
 from collections.abc import Sequence
@@ -19,23 +19,23 @@ from pomona.tasks.task import Shape, Task
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOLERANCE = 1.0  # pixels within which a surface counts as found
+TOLERANCE = 1.0  # tolerance of the surface Dice in pixels
 
 
 def output_shape(n_outputs: int, input_shape: Shape) -> Shape:
-    """A map of each class, as large as the image."""
+    """Return the shape of one map per class, of the image's size."""
     return (n_outputs, *input_shape[1:])
 
 
 def regions(numbers: "Tensor", classes: int) -> "Tensor":
-    """(n, *S) class numbers -> (n, C, pixels) bool."""
+    """Return one-hot masks: (n, *S) class numbers -> (n, C, pixels) bool."""
     import torch
 
     return numbers.flatten(1).unsqueeze(1) == torch.arange(classes, device=numbers.device).unsqueeze(1)
 
 
 def counts(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
-    """Outputs (n, C, *S) and targets (n, *S) -> counts (n, 3C) float32 and true pixels (n, C) int64."""
+    """Return counts (n, 3C) float32 and true pixels (n, C) int64 from outputs (n, C, *S) and targets (n, *S)."""
     import torch
 
     classes = outputs.shape[1]
@@ -45,7 +45,7 @@ def counts(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
 
 
 def examined(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
-    """As ``counts``, with the distances between surfaces beside them: (n, 5C), where MONAI is installed."""
+    """Return ``counts`` and, if MONAI is installed, the distances between surfaces: (n, 5C)."""
     import torch
 
     counted, true = counts(outputs, targets)
@@ -57,13 +57,13 @@ def examined(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
 
 
 def frequencies(masks: NDArray[Any], width: int) -> Array:
-    """Logits of the classes' shares of pixels, each seen once more than it was (Laplace's rule)."""
+    """Return logits of the classes' pixel shares, with each count increased by one (Laplace's rule)."""
     pixels = np.bincount(masks.ravel(), minlength=width) + 1.0
     return np.asarray(np.log(pixels / pixels.sum()), dtype=float)
 
 
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
-    """``mask``, the class number of each pixel, uint8, and ``pixels`` by class."""
+    """Return ``mask``, the class number of each pixel, uint8, and ``pixels`` by class."""
     masks = outputs.argmax(1).cpu().numpy().astype(np.uint8)
     each = [np.bincount(mask.ravel(), minlength=len(names)).tolist() for mask in masks]
     return [{"mask": mask, "pixels": dict(zip(names, row, strict=True))} for mask, row in zip(masks, each, strict=True)]

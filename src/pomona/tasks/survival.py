@@ -1,13 +1,13 @@
-"""Survival: the time to an event that is not always seen; outputs are logits of hazards in K intervals of time.
+"""Survival: the time to an event that may be censored; outputs are logits of hazards in K intervals of time.
 
-Targets (n, 2) are a time above 0 and whether the event was seen then (1) or the sample was last seen without it (0).
-Interval k ends at edge t_k and holds its end: an event at t in (t_(k-1), t_k] is in interval k. Who is censored at t
-has survived the intervals that end at t or before; nothing is said of the one that was broken off. Events beyond the
-last edge count as its survival.
+Targets (n, 2) are a time above 0 and whether the event was observed then (1) or the sample was censored (0). Interval k
+ends at edge t_k, inclusive: an event at t in (t_(k-1), t_k] is in interval k. A sample censored at t has survived the
+intervals that end at t or before, and gives no information on the interrupted one. Events beyond the last edge count as
+its survival.
 
-Why not Cox's model: its partial likelihood compares each event with all samples at risk at that moment, so that it is
-no sum over samples. A minibatch or a client would see risk sets of its own, which is another model, and one sample's
-gradient, which differential privacy clips, does not exist. The likelihood of a sequence of intervals is a sum over
+Cox's model is not used: its partial likelihood compares each event with all samples at risk at that moment, so it is
+not a sum over samples. Each minibatch or client would have its own risk sets, which is another model, and the gradient
+of one sample, which differential privacy clips, does not exist. The likelihood of a sequence of intervals is a sum over
 samples (``hazard_surprise``), so every method works on it as on any other loss.
 """
 
@@ -29,7 +29,7 @@ MEDIAN = 0.5
 
 
 def curves(outputs: NDArray[Any]) -> Array:
-    """Logits of hazards (n, K) -> probabilities of surviving beyond each edge (n, K), float64.
+    """Convert logits of hazards (n, K) to probabilities of surviving beyond each edge (n, K), float64.
 
     S(t_k) is the product of 1 - h_j over j <= k, computed as exp(-sum of softplus(z_j)).
     """
@@ -37,8 +37,10 @@ def curves(outputs: NDArray[Any]) -> Array:
 
 
 def sequences(targets: NDArray[Any], edges: Sequence[float]) -> NDArray[np.float32]:
-    """Times and events (n, 2) -> (n, 2, K) float32: whether each interval was reached and its end seen, or its event;
-    and whether the event was in it.
+    """Convert times and events (n, 2) to (n, 2, K) float32 sequences.
+
+    The first row is 1 if the interval was reached and its end or the event in it was observed, the second 1 if the
+    event was in it.
     """
     passed, ended = m.passages(targets, np.asarray(edges, dtype=float))
     interval = np.arange(len(edges))
@@ -47,15 +49,16 @@ def sequences(targets: NDArray[Any], edges: Sequence[float]) -> NDArray[np.float
 
 
 def hazards(targets: NDArray[Any], edges: Sequence[float]) -> Array:
-    """Logits (K,) of the hazards of the samples (the life table), with one sample more of either outcome in each
-    interval (Laplace's rule): none is certain.
+    """Return logits (K,) of the samples' hazards (the life table).
+
+    One sample of each outcome is added per interval (Laplace's rule), so that no hazard is 0 or 1.
     """
     reached, events = sequences(targets, edges).sum(axis=0, dtype=float)
     return np.asarray(np.log(events + 1) - np.log(reached - events + 1))
 
 
 def _soften(outputs: "Tensor", temperature: float) -> "Tensor":
-    """(n, 2, K): how probable it is that an interval is reached, and that the event is in it."""
+    """Return (n, 2, K) the probabilities that an interval is reached, and that the event is in it."""
     from torch import stack
 
     hazard = (outputs / temperature).sigmoid()
@@ -66,8 +69,9 @@ def _soften(outputs: "Tensor", temperature: float) -> "Tensor":
 
 
 def _predict(edges: Sequence[float], outputs: "Tensor", _names: Sequence[str]) -> list[dict[str, Any]]:
-    """``survival`` beyond each edge, the ``median`` (the first edge beyond which no more than half survive; None if
-    there is none) and ``risk``.
+    """Return ``survival`` beyond each edge, the ``median`` and ``risk``.
+
+    The median is the first edge beyond which no more than half survive; None if there is none.
     """
     beyond = curves(outputs.numpy())
     given = zip(beyond, m.risk(beyond).tolist(), strict=True)
@@ -83,7 +87,7 @@ def _predict(edges: Sequence[float], outputs: "Tensor", _names: Sequence[str]) -
 
 @lru_cache(32)
 def within(edges: tuple[float, ...]) -> Task:
-    """The task of a run whose intervals end at these edges (K,), ascending and above 0."""
+    """Return the task of a run whose intervals end at these edges (K,), ascending and above 0."""
     at = np.array(edges, dtype=float)
     return Task(
         targets="survival",

@@ -1,5 +1,6 @@
-"""A task: all that the kind of a data set's targets decides, in one record. A new task is a file here and a line in
-``TASKS``; methods know nothing of it.
+"""A task: everything that depends on the type of targets, in one record.
+
+A new task is a file here and a line in ``TASKS``; methods do not depend on it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,41 +34,42 @@ def _flat(n_outputs: int, input_shape: Shape) -> Shape:
 class Task:
     """A task.
 
-    Outputs are (n, *S) as the network gives them, S of ``output_shape``; targets are (n, ...) as a data set holds them;
-    predictions are what ``natural`` makes of outputs: float64, on a scale that people read. ``natural``, ``measures``,
-    ``evaluate``, ``strata`` and ``informative`` see outputs and targets as ``reduce`` leaves them.
+    Outputs are (n, *S) as returned by the network, S of ``output_shape``; targets are (n, ...) as stored in a data set;
+    predictions are the result of ``natural``: float64, on a readable scale. ``natural``, ``measures``, ``evaluate``,
+    ``strata`` and ``informative`` get outputs and targets after ``reduce``.
 
     Attributes:
         targets: its name, in settings and records.
-        title: what the targets are, in messages.
-        output: what one output stands for.
+        title: name of the targets in messages.
+        output: name of one output.
         loss: the ``module:function`` of the loss of each sample: (outputs (B, *S), targets (B, ...)) -> (B,). It is
-            imported when asked for, so that a report needs no PyTorch.
-        no_target: number of outputs and shape of a sample -> a target as a network learns it, int64 or float32, zeros.
-        held: the same of a target as a data set holds it; None where a network learns what is held.
-        learned: targets as a data set holds them, and that data set -> targets as a network learns them.
+            imported on use, so that a report does not need PyTorch.
+        no_target: number of outputs and shape of a sample -> a zero target as a network learns it, int64 or float32.
+        held: the same for a target as stored in a data set; None if both are the same.
+        learned: stored targets, and their data set -> targets as a network learns them.
         natural: outputs -> predictions.
-        measures: what of the metrics is defined, each a mean over samples if its ``Metric.pools``, else a function of
-            sample weights.
-        usual: the metric of a run, where labels do not speak against it.
-        constant: training targets (n, ...) and K -> the outputs (K,) that fit them best if nothing else is known.
-        constantly: what ``constant`` answers, in words, of one client.
-        evaluate: predictions, targets and a generator for the bootstrap -> all figures of a model, ready for JSON.
-        predict: outputs and the names of outputs -> an answer a sample, ready for JSON.
-        reduce: a batch's outputs (n, *S) and targets -> what of them the metrics are functions of, samples first; both
-            as they are for most. Evaluation holds no more than this of a split.
-        examine: the same, and what the figures of a last model need beside it.
+        measures: the metrics defined, each a mean over samples if its ``Metric.pools``, else a function of sample
+            weights.
+        usual: the default headline metric, unless the labels are imbalanced.
+        constant: training targets (n, ...) and K -> the best constant outputs (K,).
+        constantly: a client's constant answer, in words.
+        evaluate: predictions, targets and a generator for the bootstrap -> all metrics of a model, as JSON values.
+        predict: outputs and the names of outputs -> one answer per sample, as JSON values.
+        reduce: a batch's outputs (n, *S) and targets -> the values needed for the metrics, samples first; unchanged for
+            most tasks. Evaluation keeps only these values of a split.
+        examine: the same, with additional values for the metrics of a final model.
         output_shape: number of outputs K and shape of a sample -> shape of a sample's outputs.
-        accuracy: the share of right answers, quicker than by ``measures``; None where nothing is right or wrong.
-        soften: outputs and a temperature -> targets that the loss takes; outputs themselves for numbers.
-        smooths: whether the loss takes a ``smoothing``, the share of each target that is spread over all classes.
-        commonest: training targets and class names -> the share of the most frequent answer, and what it is; None where
-            no answer is more frequent than others.
-        outcomes: whether each class or label is judged as an outcome of its own.
-        standardised: whether a network learns targets with mean 0 and deviation 1.
-        strata: targets -> (n,) what a bootstrap keeps the sizes of.
-        informative: targets -> how many samples bear on a metric that is no mean over samples; None: all that differ.
-        within: ends of intervals of time -> the task of a run with these; None where time plays no role.
+        accuracy: the share of right answers, computed faster than by ``measures``; None if not applicable.
+        soften: outputs and a temperature -> targets for the loss; the outputs themselves for numbers.
+        smooths: whether the loss accepts ``smoothing``, the share of each target that is spread over all classes.
+        commonest: training targets and class names -> the share of the most frequent answer, and its name; None if not
+            applicable.
+        outcomes: whether each class or label is also evaluated as a separate outcome.
+        standardised: whether a network learns standardised targets.
+        strata: targets -> (n,) strata whose sizes the bootstrap keeps.
+        informative: targets -> number of informative samples, for a metric that is not a mean over samples; None: all
+            that differ.
+        within: ends of time intervals -> the task of a run with these; None if time plays no role.
     """
 
     targets: Targets

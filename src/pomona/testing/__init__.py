@@ -1,4 +1,4 @@
-"""For authors of methods: the checks that every method passes, and the small problems that they run on.
+"""For authors of methods: conformance checks, and small problems to run methods on.
 
     import pytest
     from pomona.testing import conformance
@@ -8,7 +8,7 @@
     def test_conformance(check):
         check()
 
-``Federation`` runs a method on ``quadratics`` round by round with the states of both halves in reach: for tests of
+``Federation`` runs a method on ``quadratics`` round by round, with access to the states of both halves, for tests of
 the equations.
 """
 

@@ -1,4 +1,4 @@
-"""Conformance: the checks that every method must pass, of its rounds, its runs and its card."""
+"""Conformance checks of a method's rounds, runs and card."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,19 +19,19 @@ from pomona.testing.round_checks import ROUND_CHECKS
 from pomona.testing.task_checks import TASK_CHECKS
 
 MODELS = {"model", "core", "head"}
-"""Names of an uplink's entry that is the client's model, or a part of it."""
+"""Names of the uplink's entry with the client's model, or a part of it."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One property of a method; calling it raises AssertionError, or what the method raises, where it does not hold."""
+    """One property of a method; calling it raises AssertionError, or the method's own exception, on failure."""
 
     name: str
     settings: MethodSettings
     holds: Callable[[MethodSettings], None]
 
     def __call__(self) -> None:
-        """Run the check: some seconds at most."""
+        """Run the check, which takes at most some seconds."""
         self.holds(self.settings)
 
     def __str__(self) -> str:
@@ -39,15 +39,15 @@ class Check:
 
 
 def conformance(settings: MethodSettings) -> list[Check]:
-    """The checks that every method must pass, for a method with these settings.
+    """Return the checks that every method must pass, for a method with these settings.
 
-    They need no files and take seconds. Call it for each combination of settings that changes the method's course.
+    They need no files and take seconds. Call this for each combination of settings that changes the method's behaviour.
     """
     return [Check(holds.__name__, settings, holds) for holds in CHECKS]
 
 
 def small(method: Mapping[str, Any], **over: object) -> Config:
-    """A few rounds of a method on scikit-learn's digits; ``over``: other settings."""
+    """Return a run of a few rounds of a method on scikit-learn's digits; ``over``: other settings."""
     base = {
         "method": method,
         "data": {"name": "digits", "train_limit": 240, "test_limit": 120},
@@ -63,7 +63,7 @@ def small(method: Mapping[str, Any], **over: object) -> Config:
 
 
 def clients_of_one_class_and_partial_participation_work(settings: MethodSettings) -> None:
-    """Ten clients of one class each, half of them in a round."""
+    """Check ten clients of one class each, half of them per round."""
     one_class = {"name": "classes", "classes_per_client": 1}
     over = {"partition": one_class, "clients": 10, "participation": 0.5, "rounds": 2}
     result = simulated(small(settings.model_dump(mode="json"), **over))
@@ -73,9 +73,9 @@ def clients_of_one_class_and_partial_participation_work(settings: MethodSettings
 
 
 def the_card_says_how_many_gradients_a_round_takes(settings: MethodSettings) -> None:
-    """The card's number of gradients is what is counted, for each random stream of batches and two batches an epoch.
+    """Check that the card's number of gradients matches the count, for each random stream and two batches per epoch.
 
-    Evaluations, and passes of one round alone, may take fewer than the card says: it says the most.
+    Evaluations, and passes in only one round, may take fewer: the card gives the maximum.
     """
     method, batches, epochs = settings.method(), 2, 3
     made: Counter[str] = Counter()
@@ -107,7 +107,7 @@ def the_card_says_how_many_gradients_a_round_takes(settings: MethodSettings) -> 
 
 
 def the_card_says_whether_a_round_depends_on_how_many_there_will_be(settings: MethodSettings) -> None:
-    """If it does not, a run can be given more rounds, and ends as if it had been asked for them from the start."""
+    """Check that a method whose rounds do not depend on their total gives the same result with rounds added later."""
     held = []
     for total in (10, 50):
         run = Federation(settings.method(), quadratics(3, samples=4))
@@ -118,7 +118,7 @@ def the_card_says_whether_a_round_depends_on_how_many_there_will_be(settings: Me
 
 
 def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -> None:
-    """Who decides on a study reads the card: of an entry that is no model, or a part of one, it says what it tells."""
+    """Check that the card describes each entry of an uplink that is not a model or part of one, for consent."""
     method, problem = settings.method(), quadratics(3, samples=4)
     run = Federation(method, problem)
     said, sent = set(method.card.tells), set(method.server.expects(run.server))
@@ -127,9 +127,9 @@ def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -
 
 
 def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) -> None:
-    """The most rows of a model's length that a client receives in three rounds of all clients are the card's number.
+    """Check that the card's number is the maximum of model-length rows that a client receives in three full rounds.
 
-    A card may have none: where a part of a model travels.
+    A card may have none if a part of a model is sent.
     """
     d, card, most = 9, settings.method().card, 0  # no other entry is as long; PGFed sends 3, and not N - 1
     run = Federation(settings.method(), quadratics(5, samples=4, d=d))

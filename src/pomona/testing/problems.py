@@ -1,4 +1,4 @@
-"""Problems with known answers: quadratics of each client, and a federation of them, a round at a time."""
+"""Problems with known answers: quadratics for each client, and a federation of them that runs round by round."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ OBSERVED = frozenset({"received", "trained"})
 
 @dataclass
 class Quadratics:
-    """Sample k of the federation has the loss ||w - a_k||^2 / 2, so F_i(w) has its minimum at the mean of its samples.
+    """Sample k of the federation has the loss ||w - a_k||^2 / 2, so F_i(w) is minimal at the mean of i's samples.
 
-    ``targets`` (N, d) float64 holds the a_k; ``rows`` lists each client's samples.
+    ``targets`` (N, d) float64 has the a_k; ``rows`` lists each client's samples.
     """
 
     targets: Tensor
@@ -49,58 +49,58 @@ class Quadratics:
         above: int = 0,  # noqa: ARG002
         views: object = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        """Losses (n,) and gradients (n, d) at rows W; without a criterion of the method's own."""
+        """Return losses (n,) and gradients (n, d) at rows W; criteria of the method are not supported."""
         losses = torch.stack([((w - self.targets[i]) ** 2).sum(1).mean() / 2 for w, i in zip(W, indices, strict=True)])
         return losses, torch.stack([w - self.targets[i].mean(0) for w, i in zip(W, indices, strict=True)])
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: object = None) -> Tensor:  # noqa: ARG002
-        """The product with Z (n, d): Z, as the Hessian is the identity."""
+        """Return Z (n, d), since the Hessian is the identity."""
         return Z
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """The row (d,) as the answer to every sample, and the samples (b, d)."""
+        """Return the row (d,) as the output for every sample, and the samples (b, d)."""
         truth = self.targets[self.data.rows[split][client]]
         return row.expand_as(truth), truth
 
     def batchwise(
         self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
-        """What a function makes of outputs and samples; () for no samples."""
+        """Apply a function to outputs and samples; () for no samples."""
         outputs, truth = self.outputs(row, client, split)
         return of(outputs, truth) if len(truth) else ()
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
-        """As ``outputs``: there is no layer below."""
+        """Return ``outputs``, since there is no layer below."""
         return self.outputs(row, client, split)[0]
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:  # noqa: ARG002
-        """The row as the tensor "w"."""
+        """Return the row as the tensor "w"."""
         return {"w": row}
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
-        """The loss of each sample (b,)."""
+        """Return the loss of each sample (b,)."""
         return self.criterion(*self.outputs(row, client, split))
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Half the squared distances (b,)."""
+        """Return half the squared distances (b,)."""
         return ((outputs - targets) ** 2).sum(1) / 2
 
 
 def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Quadratics:
-    """Random quadratics: every client has ``samples`` of its own."""
+    """Return random quadratics with ``samples`` per client."""
     a = torch.randn(clients * samples, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return Quadratics(a, [list(range(i * samples, (i + 1) * samples)) for i in range(clients)])
 
 
 def a_round(number: int = 1, **over: Any) -> Round:
-    """A round of full-batch gradient descent, one step; ``over``: other fields of Round, ``lr`` as decayed."""
+    """Return a round of one full-batch gradient step; ``over``: other fields of Round, ``lr`` as decayed."""
     settings: dict[str, Any] = {"total": 10, "lr": 0.1, "decay": 1.0, "epochs": 1, "batch_size": 10**6}
     settings |= {"momentum": 0.0, "weight_decay": 0.0, "seed": 0, "optimizer": Optimizer(), **over}
     return Round(number=number, **{"base_lr": settings["lr"] / settings["decay"], **settings})
 
 
 class Federation:
-    """A method on a problem, a round at a time, with its halves' states in reach."""
+    """A method on a problem, run round by round, with access to its halves' states."""
 
     def __init__(
         self, method: Method, problem: Quadratics, seed: int = 0, members: tuple[int, ...] | None = None
@@ -138,15 +138,15 @@ class Federation:
         self.clients.commit(ids)
 
     def model(self, client: int, model: str, when: str) -> Tensor:
-        """The parameters (d,) of a model that was observed in the last round."""
+        """Return the parameters (d,) of a model that was observed in the last round."""
         return self.clients.models(client)[model, when]["w"]
 
     def state(self, client: int) -> object:
-        """The client half's state."""
+        """Return the client half's state."""
         return self.clients.state(client)
 
     def set_state(self, client: int, state: object) -> None:
-        """Put a client's state in place of the one it has."""
+        """Replace a client's state."""
         self.clients._states[client] = state
 
 
@@ -155,13 +155,13 @@ def _drawn(d: int, seed: int) -> Tensor:
 
 
 def passes(settings: MethodSettings, number: int = 1, **over: Any) -> Round:
-    """A round of three shuffled passes in batches of one, with momentum where the method allows it."""
+    """Return a round of three shuffled passes in batches of one, with momentum if the method allows it."""
     momentum = 0.0 if settings.method().card.steps == "plain" else 0.9
     return a_round(number, **{"epochs": 3, "batch_size": 1, "momentum": momentum, "lr": 0.02, **over})
 
 
 def after(settings: MethodSettings, problem: Quadratics, rounds: int, **over: Any) -> Federation:
-    """A federation that has trained for some rounds; ``over``: other fields of Round."""
+    """Return a federation that has trained for some rounds; ``over``: other fields of Round."""
     run = Federation(settings.method(), problem)
     for number in range(1, rounds + 1):
         run.round(passes(settings, number, **over))
@@ -169,7 +169,7 @@ def after(settings: MethodSettings, problem: Quadratics, rounds: int, **over: An
 
 
 def states(run: Federation) -> dict[str, Tensor]:
-    """Every tensor that the clients and the server hold, by name."""
+    """Return every tensor of the clients and the server, by name."""
     held = flatten(run.server, "server")
     for i in run.ids:
         held |= flatten(run.state(i), str(i))
@@ -178,12 +178,12 @@ def states(run: Federation) -> dict[str, Tensor]:
 
 
 def same(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> bool:
-    """Whether two sets of named tensors are equal to the bit."""
+    """Return whether two sets of named tensors are equal to the bit."""
     return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
 
 
 def uneven(*sizes: int, d: int = 5) -> Quadratics:
-    """Quadratics of clients with these numbers of samples."""
+    """Return quadratics of clients with these numbers of samples."""
     targets = torch.randn(sum(sizes), d, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     ends = np.cumsum(sizes)
     return Quadratics(targets, [list(range(e - s, e)) for e, s in zip(ends, sizes, strict=True)])

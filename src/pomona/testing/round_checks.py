@@ -1,4 +1,4 @@
-"""Checks of a method's rounds on small quadratics: form, repetition, absence, privacy, order, the optimum."""
+"""Checks of a method's rounds on small quadratics: form, repetition, absence, privacy, order, convergence."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ PART_OF_A_NETWORK = re.compile(r"\b(heads?|layers?)\b")
 
 
 def shapes_and_dtypes_are_kept(settings: MethodSettings) -> None:
-    """States keep the shapes and dtypes of their start."""
+    """Check that states keep the shapes and dtypes of their start."""
     run = after(settings, quadratics(3, samples=4), 0)
     before = {k: (v.shape, v.dtype) for k, v in states(run).items()}
     for number in (1, 2):
@@ -28,7 +28,7 @@ def shapes_and_dtypes_are_kept(settings: MethodSettings) -> None:
 
 
 def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
-    """The first round's forms are every round's: a silo refuses any other. One receiver at a time, as silos are."""
+    """Check that downlinks keep the first round's form, as silos require, for one receiver at a time."""
     run = after(settings, quadratics(3, samples=4), 0)
     seen = set()
     for number in (1, 2, 3):
@@ -42,7 +42,7 @@ def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
 
 
 def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSettings) -> None:
-    """Training is a function of the states: until it is committed it can be done again, with the same outcome."""
+    """Check that training depends only on the states: until it is committed it can be repeated with the same result."""
     run = after(settings, quadratics(3, samples=4), 1)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, True, OBSERVED)
     down = run.method.server.down(run.server, run.ids, run.roster, visit.round)
@@ -56,7 +56,7 @@ def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSe
 
 
 def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
-    """A visit that only evaluates trains nothing and leaves all states as they are."""
+    """Check that a visit that only evaluates leaves all states unchanged."""
     run = after(settings, quadratics(2, samples=4), 1)
     before = states(run)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, False, frozenset({"received"}))
@@ -67,7 +67,7 @@ def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
 
 
 def absent_clients_are_unchanged(settings: MethodSettings) -> None:
-    """A round changes the states of its cohort only."""
+    """Check that a round changes only the states of its cohort."""
     run = after(settings, quadratics(4, samples=3), 1)
     before = {k: v for k, v in states(run).items() if k.startswith(("1", "3"))}
     run.round(passes(settings, 2), ids=(0, 2))
@@ -77,9 +77,9 @@ def absent_clients_are_unchanged(settings: MethodSettings) -> None:
 
 
 def private_tensors_never_go_up(settings: MethodSettings) -> None:
-    """No uplinked tensor has a tensor in it, number after number, that the method calls private.
+    """Check that no uplinked tensor contains a private tensor of the method, as consecutive numbers.
 
-    Where the card keeps layers of the network private, the client half names a tensor of them: else none is looked for.
+    If the card declares layers of the network private, the client half names their tensors; otherwise none are checked.
     """
     problem = quadratics(3, samples=4)
     problem.norms = (slice(1, 3),)  # for methods that keep these
@@ -88,7 +88,7 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
         for name, tensor in run.clients.private(reply.client).items():
             secret = tensor.flatten()
             named |= secret.is_floating_point()
-            if not secret.is_floating_point() or not secret.any():  # zeros are nobody's
+            if not secret.is_floating_point() or not secret.any():  # zeros identify no client
                 continue
             for told, sent in reply.uplink.items():
                 if sent.is_floating_point() and sent.numel() >= len(secret):
@@ -101,9 +101,9 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
 
 
 def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) -> None:
-    """If the card calls a model private, no uplinked row equals a model that clients are judged by.
+    """Check that no uplinked row equals the headline model, if the card declares a model private.
 
-    After three rounds: in the first one a personal model may be the model just trained.
+    Run after three rounds: in the first one a personal model may be the model just trained.
     """
     card = settings.method().card
     if "model" not in card.private:
@@ -120,7 +120,7 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
 
 
 def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: Any) -> None:
-    """Rows stacked longest first, with 4, 2 and 1 samples, give what one row at a time gives, up to rounding."""
+    """Check that stacked rows with 4, 2 and 1 samples give the same as single rows, up to rounding."""
     problem, ids = uneven(1, 4, 2), (1, 2, 0)
     run = after(settings, problem, 1, **over)
     round_ = passes(settings, 2, **over)
@@ -138,7 +138,7 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: An
 
 
 def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
-    """Downlinks and training of permuted clients are the permuted ones; only ids are an address."""
+    """Check that permuting clients permutes downlinks and training; only ids are an address."""
     run = after(settings, quadratics(3, samples=4), 1)
     visits = []
     for ids in ((0, 1, 2), (2, 0, 1)):
@@ -150,21 +150,21 @@ def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
 
 
 def another_seed_gives_other_batches(settings: MethodSettings) -> None:
-    """Batches are drawn from the streams of a run's seed."""
+    """Check that batches are drawn from the streams of a run's seed."""
     one, two = (after(settings, quadratics(3, samples=4), 1, seed=seed) for seed in (0, 1))
     assert not same(states(one), states(two))
 
 
 def one_client_alone_works(settings: MethodSettings) -> None:
-    """A federation of one client trains, and its judged model is finite."""
+    """Check that a federation of one client trains, with a finite headline model."""
     run = after(settings, quadratics(1, samples=4), 3)
     assert torch.isfinite(run.clients.models(0)[run.method.card.headline]["w"]).all()
 
 
 def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
-    """The judged models lower the mean distance to each client's own optimum, on clients that resemble each other.
+    """Check that headline models reduce the mean distance to each client's own optimum, for similar clients.
 
-    The head is one number of twenty: a method need not train it.
+    The head is one number of twenty, and need not be trained.
     """
     centre = torch.full((1, 20), 3.0, dtype=torch.float64)
     problem = quadratics(3, samples=4, d=20)
@@ -180,7 +180,7 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
 
 
 def adamw_trains_rows_as_alone_and_otherwise_than_sgd(settings: MethodSettings) -> None:
-    """Rows of one call take AdamW's steps, as they do alone, unless the card says that the rule is one for SGD."""
+    """Check that rows of one call take AdamW's steps as single rows do, unless the card restricts the rule to SGD."""
     if settings.method().card.steps == "any":
         adamw = {"optimizer": Optimizer(name="adamw"), "momentum": 0.0}
         taken = [

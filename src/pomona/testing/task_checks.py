@@ -1,4 +1,4 @@
-"""Checks of a method's runs on what hospitals train: a part of a network, masks, times to an event, AdamW."""
+"""Checks of a method's runs on further tasks: a partly frozen network, masks, times to an event, AdamW."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,10 +29,10 @@ class SmallFederation:
     """A federation for any method.
 
     Attributes:
-        settings: what differs from ``BASE``.
-        metric: what models are judged by.
-        figures: what else the record says of each client's last model.
-        frozen: names of the tensors that nobody trains.
+        settings: differences from ``BASE``.
+        metric: the headline metric.
+        figures: further metrics in the record for each client's last model.
+        frozen: names of the frozen tensors.
     """
 
     settings: Tree = field(repr=False)
@@ -41,14 +41,14 @@ class SmallFederation:
     frozen: frozenset[str] = frozenset()
 
     def config(self, method: MethodSettings, **over: object) -> Config:
-        """A run of a method; ``over``: other settings."""
+        """Return a run of a method; ``over``: other settings."""
         return resolve(BASE, self.settings, {"method": method.model_dump(mode="json")}, over)
 
 
 def discs(
     n: int = 24, side: int = 8, classes: int = 3, seed: int = 0, volume: bool = False
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Bright discs on a dark ground: images (n, side, side, 1), masks (n, side, side); one axis more of volumes."""
+    """Return bright discs on a dark ground: images (n, side, side, 1), masks (n, side, side); or volumes."""
     rng = np.random.default_rng(seed)
     shape = (side,) * (3 if volume else 2)
     axes = np.indices(shape).reshape(len(shape), *shape)
@@ -62,19 +62,19 @@ def discs(
 
 
 def masks(_: DataSettings) -> Arrays:
-    """A reader: ``discs`` of two classes."""
+    """Read ``discs`` of two classes."""
     return discs()
 
 
 def clouds(_: DataSettings) -> Arrays:
-    """A reader: features (120, 4), a cloud around a corner for each class, and the classes (120,)."""
+    """Return features (120, 4), a cloud around a corner for each class, and the classes (120,)."""
     draw = np.random.Generator(np.random.Philox(5))
     y = np.arange(120) % CLASSES
     return (3 * np.eye(CLASSES, 4)[y] + draw.normal(size=(len(y), 4))).astype(np.float32), y
 
 
 def patients(_: DataSettings | None = None) -> Arrays:
-    """A reader: features (240, 3), of which the first shortens the time to an event; 40 % are censored."""
+    """Return features (240, 3), of which the first shortens the time to an event; 40 % are censored."""
     draw = np.random.Generator(np.random.Philox(7))
     x = draw.normal(size=(240, 3)).astype(np.float32)
     seen_at, left_at = draw.exponential(100 * np.exp(-1.5 * x[:, 0])), draw.exponential(150, size=len(x))
@@ -113,7 +113,7 @@ ADAMW = SmallFederation(
 
 
 def trains(federation: SmallFederation, settings: MethodSettings) -> None:
-    """Assert that a run trains what is not frozen, and nothing else, is judged by its task, and repeats itself."""
+    """Assert that a run trains only what is not frozen, uses its task's metrics, and is repeatable."""
     config = federation.config(settings)
     scenario = Scenario.prepare(config)
     before = {name: tensor.clone() for name, tensor in scenario.frozen.items()}
@@ -127,13 +127,13 @@ def trains(federation: SmallFederation, settings: MethodSettings) -> None:
 
 
 def outcome(result: Result) -> object:
-    """All that a run's record says of its numbers."""
+    """Return all numbers of a run's record."""
     info = [{k: v.tolist() for k, v in r.info.items()} for r in result.rounds]
     return [(r.loss, r.bytes_down, r.bytes_up) for r in result.rounds], info, result.evaluations, result.final
 
 
 def _trained_alone(federation: SmallFederation, scenario: Scenario, result: Result) -> None:
-    """Rows and personal models have the trained tensors, and none of the frozen ones."""
+    """Assert that rows and personal models have the trained tensors, and none of the frozen ones."""
     assert scenario.frozen.keys() == federation.frozen
     trained = {k: p.shape for k, p in scenario.module().named_parameters() if k not in federation.frozen}
     assert len(scenario.initial()) == sum(shape.numel() for shape in trained.values())
@@ -142,7 +142,7 @@ def _trained_alone(federation: SmallFederation, scenario: Scenario, result: Resu
 
 
 def _learnt(federation: SmallFederation, settings: MethodSettings, result: Result) -> None:
-    """Losses are numbers, the judged models' falls, and each model has its task's figures."""
+    """Assert finite losses, a falling loss of the headline models, and the task's metrics for each model."""
     everybody = tuple(range(len(result.about["clients"])))
     assert all(r.cohort == everybody and not r.refused for r in result.rounds)
     assert all(loss is not None and isfinite(loss) for r in result.rounds for loss in r.loss)
@@ -158,22 +158,22 @@ def _learnt(federation: SmallFederation, settings: MethodSettings, result: Resul
 
 
 def a_run_trains_a_partly_frozen_network(settings: MethodSettings) -> None:
-    """Classes: the last two layers of three are in rows and models; the first stays what it was, to the bit."""
+    """Check classification: the last two of three layers are in rows and models; the first is unchanged, to the bit."""
     trains(PARTLY_FROZEN, settings)
 
 
 def a_run_trains_segmentation(settings: MethodSettings) -> None:
-    """Masks of images, by a small U-Net."""
+    """Check segmentation of images with a small U-Net."""
     trains(SEGMENTATION, settings)
 
 
 def a_run_trains_survival(settings: MethodSettings) -> None:
-    """Times to an event, some of them censored."""
+    """Check times to an event, some of them censored."""
     trains(SURVIVAL, settings)
 
 
 def a_run_trains_with_adamw_or_refuses_it(settings: MethodSettings) -> None:
-    """As the card says: with AdamW if the rule is for any steps, else one line before anything is trained."""
+    """Check training with AdamW if the card's rule supports any steps, else its refusal in one line before training."""
     if settings.method().card.steps == "any":
         trains(ADAMW, settings)
     else:
@@ -181,7 +181,7 @@ def a_run_trains_with_adamw_or_refuses_it(settings: MethodSettings) -> None:
 
 
 def _refused(federation: SmallFederation, settings: MethodSettings) -> None:
-    """Assert that a run is refused for its optimizer, in one line."""
+    """Assert that a run is refused because of its optimizer, in one line."""
     try:
         run(federation.config(settings))
     except ConfigError as refusal:

@@ -1,4 +1,4 @@
-"""How often an outcome happens where a model says that it does: calibration curves of classes and labels."""
+"""Calibration curves of classes and labels: observed frequencies against predicted probabilities."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ COLUMNS = 3
 
 
 def calibration(runs: list[Run]) -> ReportFigure | None:
-    """A panel an outcome: the share of cases over the mean probability, of all clients' test samples and of each."""
+    """Draw a panel per outcome: share of cases over mean probability, for all clients together and for each."""
     run = leader([run for run in runs if pooled_outcomes(run)])
     outcomes = pooled_outcomes(run) if run else []
     if run is None or not outcomes:
@@ -57,7 +57,7 @@ def _panel(ax: Any, run: Run, outcome: PooledOutcome) -> Rows:
 
 
 def _far(rows: Rows) -> str:
-    """A sentence on the group that lies farthest from the diagonal."""
+    """Describe the group farthest from the diagonal in a sentence."""
     far = max(rows, key=lambda row: abs(row["share"] - row["mean_probability"]))
     return (
         f"Farthest from right for {far['outcome']}: {far['mean_probability']:.2f} is said where "

@@ -1,4 +1,4 @@
-"""Figures of numbers that every client has, such as APFL's α or the gates of its layers."""
+"""Figures of per-client quantities, such as APFL's α or the gates of layers."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from pomona.results.figures.style import FRAME, INK, MISSING, client_colours
 from pomona.results.wording import slug
 
 NAMED = 25
-"""Clients or layers that still carry a name each."""
+"""Maximum number of clients or layers with name labels."""
 KEYED = 10
-"""Layers that still have a line of the legend each."""
+"""Maximum number of layers with legend entries."""
 
 
 def figures(series: Series) -> list[ReportFigure]:
-    """The numbers over the rounds, and beside them those of each client at the last round unless all are equal then."""
+    """Draw the quantity over the rounds, and each client's at the last round unless all are equal then."""
     return [vectors(series.thinned()) if series.values.shape[2] > 1 else scalars(series.thinned())]
 
 
 def scalars(series: Series) -> ReportFigure:
-    """Every client's number over the rounds with their mean, and the clients' last ones as dots."""
+    """Draw every client's number over the rounds with their mean, and the clients' last ones as dots."""
     values, n = series.values[:, :, 0], series.n
     alike, colour = uniform(series.values), series.run.look.colour
     figure, left, right = _sides(series, 3.4, sharey=True)
@@ -42,7 +42,7 @@ def scalars(series: Series) -> ReportFigure:
 
 
 def vectors(series: Series) -> ReportFigure:
-    """The mean over clients of every entry over the rounds, and all clients' entries at the last round."""
+    """Draw the mean over clients of every entry over the rounds, and all clients' entries at the last round."""
     from matplotlib import colormaps
 
     what, k = series.quantity, series.values.shape[2]
@@ -65,7 +65,7 @@ def vectors(series: Series) -> ReportFigure:
 
 
 def _sides(series: Series, height: float, **look: Any) -> tuple[Any, Any, Any]:
-    """A figure, its axes over rounds, and its axes over clients at the last round: None where all are equal then."""
+    """Return a figure, its axes over rounds, and its axes over clients at the last round (None if all are equal)."""
     level = uniform(series.values[-1:])
     figure, axes = panels(5.4 if level else 9.5, height, columns=1 if level else 2, **look)
     over_rounds(axes[0, 0])
@@ -82,18 +82,18 @@ def _sides(series: Series, height: float, **look: Any) -> tuple[Any, Any, Any]:
 
 
 def uniform(values: Values) -> bool:
-    """Whether all clients that took part have the same numbers (T, n, K), in every round."""
+    """Return whether all clients that took part have the same numbers (T, n, K), in every round."""
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
     return bool((low == high).all())
 
 
 def _line(ax: Any, series: Series, values: Values, **look: Any) -> None:
-    """A curve over the rounds; a single round is a dot."""
+    """Draw a curve over the rounds; a single round is a dot."""
     ax.plot(series.rounds, values, linewidth=2.2, marker="o" if len(series.rounds) == 1 else None, **look)
 
 
 def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
-    """The figure with its words and numbers."""
+    """Return the figure with its text and numbers."""
     what, run, rounds, values = series.quantity, series.run, series.rounds, series.values
     scalar, alike, level = len(names) == 1, uniform(values), uniform(values[-1:])
     lines = "Thin lines are clients, the thick one their mean." if scalar else "Lines are means over clients."

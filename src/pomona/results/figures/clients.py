@@ -1,4 +1,4 @@
-"""Figures over clients: the value and the gain of each, and their spread."""
+"""Figures over clients: each client's value and gain, and their distribution."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,13 @@ GAINS = (
     "samples; left of the dashed line a client would have done better alone."
 )
 LABELLED = 45
-"""Rows of a figure that still carry a name each."""
+"""Maximum number of rows with name labels."""
 
 
 def values(runs: list[Run]) -> ReportFigure | None:
-    """Last test value of every client and run, and the gain over separate training where it was run.
+    """Draw the last test value of every client and run, and the gain over separate training if it was run.
 
-    Runs of several seeds that pair are drawn as one, their mean.
+    Paired runs of several seeds are drawn as one, their mean.
     """
     shown = alike([run for run in over_seeds(runs) if run.values])
     lead = leader(shown)
@@ -60,18 +60,18 @@ def _differences(found: Gained | None) -> Mapping[int, float]:
 
 
 def _goodness(run: Run) -> Mapping[int, float]:
-    """Client -> its value, more is better."""
+    """Return client -> its value, where more is better."""
     return {c: run.metric.goodness(v) for c, v in run.values.items()}
 
 
 def _sorted(runs: list[Run], ranking: Mapping[int, float]) -> list[int]:
-    """Every client with a value, lowest in the ranking first; before them those that are not in it."""
+    """Return every client with a value, lowest in the ranking first; before them those that are not ranked."""
     everyone = {client for run in runs for client in run.values}
     return sorted(everyone, key=lambda c: (ranking.get(c, -np.inf), c))
 
 
 def _values_drawn(shown: list[Run], lead: Run, compared: list[Gained], everyone: list[int]) -> "Figure":
-    """The dots of each run, clients from bottom to top as given, and on the right what they gain."""
+    """Draw the dots of each run, clients from bottom to top as given, and their gains on the right."""
     place, small = {client: y for y, client in enumerate(everyone)}, len(everyone) > LABELLED
     height = min(max(0.25 * len(everyone) + 1.5, 2.4), 11)
     figure, axes = panels(9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True)
@@ -93,7 +93,7 @@ def _values_drawn(shown: list[Run], lead: Run, compared: list[Gained], everyone:
 
 
 def _ends(runs: list[Run], everyone: list[int]) -> tuple[list[float], list[float]]:
-    """The least and the greatest value of each client, as people read them."""
+    """Return the minimum and maximum value of each client, in display units."""
     every = [[run.metric.scaled(run.values[c]) for run in runs if c in run.values] for c in everyone]
     return list(map(min, every)), list(map(max, every))
 
@@ -110,7 +110,7 @@ def _look(run: Run, small: bool) -> dict[str, Any]:
 
 
 def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: bool) -> None:
-    """Gain of each client, with whiskers if the records hold both models' outputs."""
+    """Draw each client's gain, with whiskers if both models' outputs are on record."""
     step = 0 if small else 0.5 / max(len(compared), 2)
     for k, found in enumerate(compared):
         scaled, aside = found.run.metric.scaled, step * (k - (len(compared) - 1) / 2)
@@ -128,7 +128,7 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
 
 
 def _rows(run: Run, found: Gained | None) -> Rows:
-    """The numbers of the figure, a row a client."""
+    """Return the figure's numbers, one row per client."""
     last = run.kept
     assert last is not None
     differences = found.differences if found else {}
@@ -151,7 +151,7 @@ def _extremes(run: Run) -> str:
 
 
 def spread(runs: list[Run]) -> ReportFigure | None:
-    """The distribution of the clients' values of each run: box, every client, the worst and the 10th percentile."""
+    """Draw the distribution of the clients' values of each run: box, every client, worst client and 10th percentile."""
     shown = alike([run for run in runs if len(run.values) > 1])
     if not shown:
         return None
@@ -169,7 +169,7 @@ def spread(runs: list[Run]) -> ReportFigure | None:
             boxprops={"color": colour}, medianprops={"color": colour, "linewidth": 2.2},
             whiskerprops={"color": colour}, capprops={"color": "none"},
         )  # fmt: skip
-        # Neighbours in rank go to different heights, so that equal values stay apart.
+        # Neighbours in rank get different heights, so that equal values do not overlap.
         jitter = (np.arange(len(scaled)) * 0.618 % 1 - 0.5) * 0.3
         ax.plot(scaled, y + jitter, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
         least, tail = metric.worst(known.tolist()), float(np.percentile(known, 10 if metric.higher else 90))

@@ -1,4 +1,4 @@
-"""Figures of CFL: who is in which cluster, and the norms by which clusters split."""
+"""Figures of CFL: the clients of each cluster, and the norms that trigger splits."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from pomona.results.figures.series import Series, number
 from pomona.results.figures.style import FRAME, MISSING, client_colours
 
 NAMED = 45
-"""Clients that still carry a name each."""
+"""Maximum number of clients with name labels."""
 BOUND = "#d55e00"
 NORMS = ("update_norm", "cluster_norms")
-"""What belongs to the clusters in ``info``: a client's own update (n,), its cluster's mean and largest one (n, 2)."""
+"""Quantities of clusters in ``info``: a client's own update (n,), its cluster's mean and largest one (n, 2)."""
 
 
 def figures(series: Series, shown: dict[str, Series]) -> list[ReportFigure]:
-    """The clusters over the rounds, if there ever were two, and the norms where they are recorded among ``shown``."""
+    """Draw the clusters over the rounds, if there ever were two, and the norms if they are among ``shown``."""
     updates, norms = (shown.get(name) for name in NORMS)
     if updates is None or norms is None or updates.values.shape[2] != 1 or norms.values.shape[2] != 2:
         return [clusters(series.thinned())]
@@ -25,12 +25,12 @@ def figures(series: Series, shown: dict[str, Series]) -> list[ReportFigure]:
 
 
 def ever(series: Series) -> list[int]:
-    """The numbers of all clusters that there were."""
+    """Return the numbers of all clusters that ever existed."""
     return [int(c) for c in np.unique(series.values[~np.isnan(series.values)])]
 
 
 def clusters(series: Series) -> ReportFigure:
-    """Client by round, a colour a cluster."""
+    """Draw clients by rounds, with one colour per cluster."""
     from matplotlib.colors import ListedColormap
 
     n, rounds, labels = series.n, series.rounds, series.values[:, :, 0]
@@ -59,7 +59,7 @@ def clusters(series: Series) -> ReportFigure:
     final = [int(v) for v in labels[-1][~np.isnan(labels[-1])]]
     for c, colour in zip(known, colours, strict=True):
         ax.plot([], [], "s", color=colour, markersize=9, label=f"cluster {c}: {final.count(c)} at the end")
-    # A plot moves the limits of a picture.
+    # A plot changes the limits of a picture.
     ax.set(xlim=(-0.5, len(rounds) - 0.5), ylim=(n - 0.5, -0.5))
     legend_below(figure, 3)
     marked = bool(series.groups) and n <= NAMED
@@ -91,7 +91,7 @@ def _sizes(final: list[int]) -> str:
 
 
 def _agreement(series: Series) -> str:
-    """Adjusted Rand index of the last clusters and the true groups (Hubert and Arabie 1985)."""
+    """Describe the adjusted Rand index of the last clusters and the true groups (Hubert and Arabie 1985)."""
     if len(set(series.groups)) < 2 or len(series.seen) < 2:
         return ""
     from sklearn.metrics import adjusted_rand_score
@@ -102,7 +102,7 @@ def _agreement(series: Series) -> str:
 
 
 def splits(series: Series, updates: Series, norms: Series) -> ReportFigure:
-    """The norms of each cluster's mean and largest update over the rounds, with the thresholds of a split."""
+    """Draw the norms of each cluster's mean and largest update over the rounds, with the thresholds of a split."""
     run, own = series.run, updates.values[:, :, 0]
     figure, axes = panels(9.5, 3.6, columns=2)
     bundle(axes[0, 1], updates.rounds, own, color=FRAME, linewidth=0.9, alpha=0.7, rasterized=own.size > 3000)
@@ -146,7 +146,7 @@ def splits(series: Series, updates: Series, norms: Series) -> ReportFigure:
 
 
 def _norm_rows(updates: Series, measured: dict[int, list[tuple[int, float, float]]]) -> Rows:
-    """A row a round and client, or cluster."""
+    """Return a row per round and client, or cluster."""
     clients = [
         (int(r), "client", i, "update", updates.values[t, i, 0])
         for t, r in enumerate(updates.rounds)
@@ -165,13 +165,13 @@ def _norm_rows(updates: Series, measured: dict[int, list[tuple[int, float, float
 
 
 def points(series: Series, norms: Series, cluster: int) -> list[tuple[int, float, float]]:
-    """(round, mean, largest) of a cluster. What is recorded in a round was measured in the one before."""
+    """Return (round, mean, largest) of a cluster. Values recorded in a round were measured in the previous one."""
     cohorts = {row.round: set(row.cohort) for row in series.run.result.rounds}
     found = []
     for t in range(1, len(norms.rounds)):
         before, now = int(norms.rounds[t - 1]), int(norms.rounds[t])
         members = set(np.flatnonzero(series.values[t, :, 0] == cluster).tolist())
-        # A cluster of which nobody took part was not measured: what stands there is older.
+        # A cluster without participants was not measured: its recorded value is older.
         if (present := members & cohorts[now]) and members & cohorts[before]:
             mean, largest = norms.values[t, min(present)]
             found.append((before, float(mean), float(largest)))
@@ -179,7 +179,7 @@ def points(series: Series, norms: Series, cluster: int) -> list[tuple[int, float
 
 
 def thresholds(updates: Series) -> tuple[float, float] | None:
-    """The norms below and above which a cluster splits; None where the settings do not say."""
+    """Return the norms below and above which a cluster splits; None if not in the settings."""
     bounds: list[Any] = [updates.run.setting(f"method.{key}") for key in ("eps_mean", "eps_max")]
     if not all(isinstance(bound, int | float) for bound in bounds):
         return None

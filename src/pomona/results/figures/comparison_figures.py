@@ -1,4 +1,4 @@
-"""The figures: the critical-difference diagram, curves by round, ablations, and what each client gains."""
+"""Figures of a comparison: critical-difference diagram, curves by round, ablations, and gains by client."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -17,11 +17,11 @@ from pomona.results.tables.client_tests import gains, shared_seeds
 from pomona.results.wording import capital, slug
 
 FEWEST = 3
-"""Values that make a curve."""
+"""Minimum number of values for a curve."""
 
 
 def diagram(ranking: Ranking) -> ReportFigure:
-    """Mean ranks on a line; bars join methods that do not differ (Demsar 2006, figure 1)."""
+    """Draw mean ranks on a line; bars join methods that do not differ (Demsar 2006, figure 1)."""
     k = len(ranking.methods)
     half = (k + 1) // 2
     figure, [[axes]] = panels(8.6, 1.3 + 0.27 * half)
@@ -60,7 +60,7 @@ def diagram(ranking: Ranking) -> ReportFigure:
 
 
 def curves(made: Comparison, scenario: str) -> ReportFigure | None:
-    """The metric on test data of every method by round, means over clients and seeds."""
+    """Draw the test metric of every method by round, averaged over clients and seeds."""
     lines = [(e, _curve(e)) for e in made.of(scenario) if e.cells]
     lines = [(e, curve) for e, curve in lines if len(curve) > 1]
     if not lines:
@@ -99,7 +99,7 @@ def _line(look: Look) -> dict[str, Any]:
 
 
 def _curve(entry: ComparisonRow) -> dict[int, Spread]:
-    """Round -> the metric over seeds."""
+    """Return round -> the metric over seeds."""
     points: dict[int, list[float | None]] = {}
     for rounds, values in entry.curve():
         for number, value in zip(rounds, values, strict=True):
@@ -109,7 +109,7 @@ def _curve(entry: ComparisonRow) -> dict[int, Spread]:
 
 
 def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
-    """Each client's gain over training alone, sorted, by method."""
+    """Draw each client's gain over local training, sorted, by method."""
     found = gains(made, scenario)
     if not found:
         return None
@@ -141,7 +141,7 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
 
 
 def ablations(made: Comparison) -> list[ReportFigure]:
-    """The metric against one setting, wherever at least three cells differ in this one number alone."""
+    """Draw the test metric against one setting, if at least three cells differ only in it."""
     done = [(flat(e.settings), e) for e in made.entries if e.cells]
     numbers = sorted({k for tree, _ in done for k, v in tree.items() if _number(v)})
     return [_ablation(made, key, lines) for key in numbers if (lines := _lines(done, key))]
@@ -154,7 +154,7 @@ def _number(value: object) -> bool:
 def _lines(
     done: Sequence[tuple[Mapping[str, Any], ComparisonRow]], key: str
 ) -> list[list[tuple[float, ComparisonRow]]]:
-    """Cells that differ in one key alone, at least three values of it."""
+    """Return groups of cells that differ in one key only, with at least three values of it."""
 
     def rest(item: tuple[Mapping[str, Any], ComparisonRow]) -> str:
         return repr(sorted((k, v) for k, v in item[0].items() if k != key))
@@ -193,13 +193,13 @@ def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, 
 
 
 def _label(tree: Mapping[str, Any], trees: Sequence[Mapping[str, Any]], key: str) -> str:
-    """Label that distinguishes a line from the others."""
+    """Return a label that distinguishes a line from the others."""
     own = [k for k in tree if k != key and any(t.get(k) != tree[k] for t in trees)]
     return ", ".join(f"{k}={tree[k]}" for k in own[:4])
 
 
 def _looks(made: Comparison) -> dict[str, Look]:
-    """A method's look by its row, the same in all pictures of a page."""
+    """Return each method's look by row, the same in all pictures of a page."""
     rows = {e.method: e.row for e in reversed(made.entries)}
     found = dict(zip(made.methods, looks(rows.get(m, m) for m in made.methods), strict=True))
     return {e.row: found[e.method] for e in made.entries}

@@ -1,4 +1,4 @@
-"""The confusion matrix: which classes are taken for which, over all clients."""
+"""The confusion matrix over all clients."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DRAWN = 200
-"""A page draws at most so many classes."""
+"""Maximum number of classes drawn."""
 COUNTED = 12
-"""At most so many classes have their counts written into the matrix."""
+"""Maximum number of classes with counts written into the matrix."""
 
 
 def confusions(run: Run) -> list[tuple[int, NDArray[np.int64]]]:
-    """(client, (C, C) confusion counts), rows true classes; without those of another shape than the first."""
+    """Return (client, (C, C) confusion counts), rows true classes; without those of another shape than the first."""
     known = [(int(r["client"]), np.asarray(r["confusion"], dtype=np.int64)) for r in records(run) if r.get("confusion")]
     return [(c, m) for c, m in known if m.ndim == 2 and m.shape[0] == m.shape[1] > 1 and m.shape == known[0][1].shape]
 
 
 def pooled_confusion(run: Run) -> NDArray[np.int64] | None:
-    """The confusion counts over all clients; None without at least two classes."""
+    """Return the confusion counts over all clients; None for fewer than two classes."""
     square = [matrix for _, matrix in confusions(run)]
     total: NDArray[np.int64] | None = sum(square[1:], start=square[0]) if square else None
     return total if total is not None and total.any() else None
 
 
 def confusion(runs: list[Run]) -> ReportFigure | None:
-    """The confusion matrix of the leading run, pooled over clients, each row as shares of its true class."""
+    """Draw the confusion matrix of the leading run, pooled over clients, each row as shares of its true class."""
     lead = leader([run for run in runs if pooled_confusion(run) is not None])
     counts = pooled_confusion(lead) if lead else None
     if lead is None or counts is None:
@@ -55,19 +55,19 @@ def confusion(runs: list[Run]) -> ReportFigure | None:
         figure=_drawn(counts, shares, names),
         rows=[
             {"true": names[i], "predicted": names[j], "count": int(counts[i, j]), "share_of_true": float(shares[i, j])}
-            for i, j in np.argwhere(counts if n > DRAWN else np.ones_like(counts))  # of many classes not the zeros
+            for i, j in np.argwhere(counts if n > DRAWN else np.ones_like(counts))  # zeros are omitted for many classes
         ],
     )
 
 
 def class_names(run: Run, n: int) -> list[str]:
-    """The names of n classes; their numbers where the record has no such names."""
+    """Return the names of n classes; their numbers if the record has no names."""
     given = [str(name) for name in run.result.about.get("classes") or ()]
     return given if len(given) == n else [str(c) for c in range(n)]
 
 
 def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[str]) -> "Figure":
-    """The matrix (C, C) as a picture of shares, with the counts in it where there is room."""
+    """Draw the matrix (C, C) as a picture of shares, with counts if there is space."""
     n = len(counts)
     side = min(max(0.4 * n + 1.5, 3.4), 8)
     figure, axes = panels(side + 0.7, side, layout="compressed")
@@ -90,7 +90,7 @@ def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[s
 
 
 def _commonest_mistake(counts: NDArray[np.int64], names: list[str]) -> str:
-    """A sentence on the largest count off the diagonal; empty where all are right."""
+    """Describe the largest count off the diagonal in a sentence; empty if all predictions are right."""
     wrong = np.where(np.eye(len(counts), dtype=bool), -1, counts)
     true, predicted = np.unravel_index(int(wrong.argmax()), wrong.shape)
     most = int(wrong.max())

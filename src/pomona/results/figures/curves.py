@@ -16,20 +16,21 @@ MEGABYTE = 1e6
 
 
 def place(run: Run) -> str:
-    """The data set and the partition that a run was trained on, in words; empty where the record does not say."""
+    """Describe a run's data set and partition; empty if not recorded."""
     names = [run.source, run.setting("partition.name")]
     return ", ".join(str(name) for name in names if name)
 
 
 def panel(run: Run) -> str:
-    """Key that runs must share to be drawn in one panel: scenario, loss and metric."""
+    """Return the key that runs must share to be drawn in one panel: scenario, loss and metric."""
     return "; ".join(text for text in (place(run), run.loss and f"loss {run.loss}", run.metric.title) if text)
 
 
 def curves(runs: list[Run]) -> ReportFigure | None:
-    """Training loss, and the metric on the test split, mean over clients, over rounds.
+    """Draw training loss, and the test metric, averaged over clients, over rounds.
 
-    A row of panels a data set and partition (APPLE, figures 2 and 7), and a loss: losses that differ do not compare.
+    One row of panels per data set and partition (APPLE, figures 2 and 7), and per loss, since losses are not
+    comparable.
     """
     rows: Rows = []
     same: list[str] = []
@@ -94,7 +95,7 @@ def _row(run: Run, quantity: str, model: str, when: str, number: int, value: flo
 
 
 def _draw(ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: bool, label: str | None) -> None:
-    """One curve of a run; a single point is drawn as a dot."""
+    """Draw one curve of a run; a single point is drawn as a dot."""
     ax.plot(
         [x for x, _ in points],
         [y for _, y in points],
@@ -107,7 +108,7 @@ def _draw(ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: boo
 
 
 def _course(runs: list[Run]) -> list[str]:
-    """A sentence a run: from where to where the headline curve goes."""
+    """Describe the start and end of each run's headline curve, one sentence per run."""
     sentences = []
     for run in runs:
         values = [(e.round, e.mean) for e in run.test if e.mean is not None]
@@ -119,7 +120,7 @@ def _course(runs: list[Run]) -> list[str]:
 
 
 def traffic(runs: list[Run]) -> ReportFigure | None:
-    """The metric on the test split against the megabytes sent so far, down and up, all clients together."""
+    """Draw the test metric against the megabytes sent so far, down and up, all clients together."""
     rows: Rows = []
     silent: list[Run] = []
     shown = alike(runs)
@@ -180,7 +181,7 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
 
 
 def _decades(ax: Any) -> None:
-    """A logarithmic x axis with plain numbers: every power of ten, and steps between where there are few of those."""
+    """Set a logarithmic x axis with plain numbers: every power of ten, and intermediate ticks if there are few."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     ax.set_xscale("log")
@@ -191,7 +192,7 @@ def _decades(ax: Any) -> None:
 
 
 def penalty(run: Run) -> dict[str, Any] | None:
-    """The loss scheduler of a run whose mu is positive: mu, its kind, (round, lambda) pairs, and where it ends."""
+    """Return the loss scheduler of a run with positive mu: mu, its kind, (round, lambda) pairs, and its end."""
     mu = run.setting("method.mu")
     values = [(number, float(value.flat[0])) for number, value in run.result.matrices("schedule") if value.size]
     if not values or not isinstance(mu, int | float) or mu <= 0:
@@ -203,7 +204,7 @@ def penalty(run: Run) -> dict[str, Any] | None:
 
 
 def schedule(runs: list[Run]) -> ReportFigure | None:
-    """The loss scheduler lambda(r) of the runs whose mu is positive (APPLE, appendix A.1)."""
+    """Draw the loss scheduler lambda(r) of the runs with positive mu (APPLE, appendix A.1)."""
     found = [(run, shape) for run in runs if (shape := penalty(run))]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Figures of what each run's clients learned, beyond their models."""
+"""Figures of quantities that clients learned besides their models."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from pomona.results.run_numbers import Run
 from pomona.results.wording import slug
 
 ASIDE = ("schedule",)
-"""What has a figure of its own in another section."""
+"""Quantities with their own figure in another section."""
 
 
 def learned(runs: list[Run]) -> list[ReportFigure]:
-    """The figures of every run that has some; where several have, names and titles end in the method's."""
+    """Draw the figures of every run that has some; with several such runs, names and titles end with the method's."""
     found = [(run, drawn) for run in runs if (drawn := figures(run))]
     if len(found) < 2:
         return [picture for _, drawn in found for picture in drawn]
@@ -25,7 +25,7 @@ def learned(runs: list[Run]) -> list[ReportFigure]:
 
 
 def figures(run: Run) -> list[ReportFigure]:
-    """All figures of what one run's methods recorded, in the order in which they did."""
+    """Draw all figures of one run's quantities, in the order of the record."""
     shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
     clustered = any(series.quantity.kind == "clusters" for series in shown.values())
     own = [series for name, series in shown.items() if not (clustered and name in clusters.NORMS)]

@@ -1,4 +1,4 @@
-"""A figure with its words and numbers, and the files it is saved as: PNG, SVG and PDF, and its numbers as CSV."""
+"""A figure with its text and numbers, saved as PNG, SVG and PDF, with its numbers as CSV."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 Rows: TypeAlias = list[Mapping[str, Any]]
 
 DRAWINGS = {"png": "Creation Time", "svg": "Date", "pdf": "CreationDate"}
-"""The forms of the drawing, and the metadata that would give each the date: no two files of a figure differ."""
+"""Formats of the drawing, with the metadata for the date, which is omitted so that files are reproducible."""
 FORMS = (*DRAWINGS, "csv")
 
 
 def forms(text: str) -> tuple[str, ...]:
-    """The forms in a list such as ``svg,pdf``, each once, in the order of ``FORMS``; none for an empty one.
+    """Parse the formats in a list such as ``svg,pdf``, each once, in the order of ``FORMS``; none for an empty list.
 
     Raises:
-        ConfigError: one of them is unknown.
+        ConfigError: an unknown format.
     """
     given = {form.strip().lower() for form in text.split(",") if form.strip()}
     if unknown := sorted(given - set(FORMS)):
@@ -40,10 +40,10 @@ class ReportFigure:
     Attributes:
         name: file name without suffix, unique in a report.
         title: heading.
-        caption: what is drawn and how to read it.
-        alt: what it shows, for those who do not see it.
+        caption: content of the figure and how to read it.
+        alt: text alternative for readers who cannot see it.
         figure: the drawing.
-        rows: the numbers drawn, one mapping a row of the CSV, all with the same keys.
+        rows: the numbers drawn, one mapping per row of the CSV, all with the same keys.
     """
 
     name: str
@@ -60,13 +60,13 @@ class ReportFigure:
             path.write_text(csv_text(self.rows), encoding="utf-8") if form == "csv" else self.draw(path, form)
 
     def png(self) -> str:
-        """The drawing as it stands in a page that needs no other file: a PNG in a data address."""
+        """Return the drawing for a self-contained page: a PNG in a data address."""
         drawn = BytesIO()
         self.draw(drawn, "png")
         return f"data:image/png;base64,{b64encode(drawn.getvalue()).decode('ascii')}"
 
     def draw(self, out: Path | BytesIO, form: str) -> None:
-        """Write the drawing in one of ``DRAWINGS``, on white: it travels into slides and papers."""
+        """Write the drawing in one of ``DRAWINGS``, on white, for use in slides and papers."""
         self.figure.savefig(out, format=form, dpi=150, facecolor="white", metadata={DRAWINGS[form]: None})
-        # The places of the first drawing are those of the others.
+        # The layout of the first drawing is reused for the others.
         self.figure.set_layout_engine("none")

@@ -1,4 +1,4 @@
-"""The folder of figures: holds those of the page beside it, and forgets those of an earlier page."""
+"""The folder of figures: contains those of its page, and removes those of an earlier page."""
 
 import json
 import re
@@ -12,20 +12,20 @@ from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.storage.atomic_io import anew, own
 
 INDEX = "index.json"
-"""What the report itself has put into the folder; nothing else is ever deleted."""
+"""List of files written by the report; no other files are ever deleted."""
 
 
 def save(pictures: Sequence[ReportFigure], folder: Path, forms: Sequence[str] = FORMS) -> None:
-    """Write all pictures in some forms, then delete what an earlier call wrote and this one did not.
+    """Save all pictures in some formats, then delete files of earlier calls that were not written again.
 
     Raises:
-        OSError: the folder cannot be made or written.
+        OSError: the folder cannot be created or written.
         StorageError: it is a link, so that files of another folder would be replaced.
     """
     own(folder.parent, folder.name).mkdir(parents=True, exist_ok=True)
     new = {f"{picture.name}.{form}": picture.title for picture in pictures for form in forms}
     old = listed(folder)
-    # Both, until the old ones are gone: a kill in between leaves no file that the list does not know.
+    # Both lists, until the old files are deleted: a kill in between leaves no unlisted file.
     _list(folder, dict.fromkeys(old, "") | new)
     for picture in pictures:
         picture.save(folder, forms)
@@ -35,7 +35,7 @@ def save(pictures: Sequence[ReportFigure], folder: Path, forms: Sequence[str] = 
 
 
 def listed(folder: Path) -> set[str]:
-    """The names of figures' files in the list; whatever else stands there counts for nothing."""
+    """Return the names of figure files in the list; anything else in it is ignored."""
     try:
         names = parse(content(folder / INDEX), StorageError)
     except (OSError, StorageError):

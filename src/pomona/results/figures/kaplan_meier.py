@@ -1,4 +1,4 @@
-"""Survival by predicted risk: Kaplan-Meier curves of all clients' test samples of low, medium and high risk."""
+"""Survival by predicted risk: Kaplan-Meier curves of all clients' test samples with low, medium and high risk."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GROUPS = {"low": "#0072b2", "medium": "#8b9198", "high": "#d55e00"}
 DASHES = ("-", (0, (3, 1.5)), (0, (7, 2)))
-LEAST = 6  # samples of which thirds say anything
+LEAST = 6  # minimum number of samples for informative thirds
 MOMENTS = 5
 
 
@@ -32,16 +32,16 @@ class Group:
 
     @property
     def events(self) -> int:
-        """How many had the event."""
+        """Number of events."""
         return int(self.targets[:, 1].sum())
 
     def at_risk(self, moment: float) -> int:
-        """How many are seen without the event just before a moment."""
+        """Return the number of samples at risk just before a moment."""
         return int((self.targets[:, 0] >= moment).sum())
 
 
 def risk_groups(run: Run) -> list[Group]:
-    """Thirds of all clients' test samples by the risk that the headline model predicts; none without times on record.
+    """Split all clients' test samples into thirds by the headline model's risk; none without times on record.
 
     Samples of equal risk are in one group, the lower.
     """
@@ -59,7 +59,7 @@ def risk_groups(run: Run) -> list[Group]:
 
 
 def survival(runs: list[Run]) -> ReportFigure | None:
-    """The curves of the leading run that has times on record, with the numbers at risk below them."""
+    """Draw the curves of the leading run that has times on record, with the numbers at risk below them."""
     run = leader([run for run in runs if risk_groups(run)])
     groups = risk_groups(run) if run else []
     if run is None or not groups:

@@ -1,4 +1,4 @@
-"""Names of curves: beside their ends where a page has more of them than looks, and of curves that hide each other."""
+"""Labels of curves: at their ends if a page has more than there are looks, and for curves that coincide."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +10,10 @@ Points = Sequence[tuple[float, float]]
 
 
 def name_ends(ax: Any, curves: Mapping[str, tuple[Points, str]]) -> None:
-    """Write each curve's name right of its end, none over another, where there are more than ``DISTINCT``.
+    """Write each curve's name to the right of its end, without overlaps, if there are more than ``DISTINCT``.
 
     Args:
-        ax: axes that hold the curves already.
+        ax: axes with the curves drawn already.
         curves: name -> (points, colour).
     """
     if len(curves) <= DISTINCT:
@@ -32,7 +32,7 @@ def name_ends(ax: Any, curves: Mapping[str, tuple[Points, str]]) -> None:
 
 
 def hidden(curves: Mapping[str, Points]) -> str:
-    """A sentence on curves that are the same in every point, so that one hides the other; empty if there is none."""
+    """Describe curves that coincide in every point, so that one hides the other; empty if there are none."""
     alike: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name, points in curves.items():
         alike.setdefault(tuple(points), []).append(name)

@@ -1,4 +1,4 @@
-"""Masks as they are: each client's best and worst test image, with the truth and what was predicted."""
+"""Masks: each client's best and worst test image, with truth and prediction."""
 
 from math import isnan
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ WHICH = ("best", "worst")
 
 
 def masks(runs: list[Run]) -> ReportFigure | None:
-    """Rows of clients: image, truth and prediction of the test image with the best Dice, and of that with the worst."""
+    """Draw one row per client: image, truth and prediction of the test images with the best and the worst Dice."""
     lead = leader([run for run in runs if examples(run)])
     shown = examples(lead) if lead else {}
     if lead is None:
@@ -63,7 +63,7 @@ def masks(runs: list[Run]) -> ReportFigure | None:
 
 
 def _key(names: list[str]) -> list["Patch"]:
-    """Colours of the classes, in the order of their numbers."""
+    """Return the colours of the classes, in the order of their numbers."""
     from matplotlib import colormaps
     from matplotlib.patches import Patch
 
@@ -72,7 +72,7 @@ def _key(names: list[str]) -> list["Patch"]:
 
 
 def examples(run: Run) -> dict[int, MaskExamples]:
-    """The examples that a run has on record, by client."""
+    """Return the examples on record, by client."""
     folder = run.result.folder
     if folder is None or run.result.about.get("targets") != "segmentation":
         return {}

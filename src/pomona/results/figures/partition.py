@@ -1,4 +1,4 @@
-"""Figures of the partition: which labels each client holds, and who holds each class (APPLE, figures 5 and 6)."""
+"""Figures of the partition: the labels of each client, and the clients of each class (APPLE, figures 5 and 6)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from pomona.results.figures.style import DARK, FRAME, client_colours, shorten
 from pomona.results.run_numbers import Run, client_names
 
 NAMED = 40
-"""Clients or classes that still carry a name each."""
+"""Maximum number of clients or classes with name labels."""
 PARTS = {"train": "#0072b2", "validation": "#e69f00", "test": "#56b4e9"}
 
 
@@ -28,7 +28,7 @@ class Labels:
 
 
 def find(runs: list[Run]) -> Labels | None:
-    """The label counts of the first run that has some."""
+    """Return the label counts of the first run that has some."""
     for run in runs:
         about = run.result.about
         counts = np.asarray(about.get("label_counts") or [], dtype=np.int64)
@@ -48,7 +48,7 @@ def find(runs: list[Run]) -> Labels | None:
 
 
 def bubbles(runs: list[Run]) -> ReportFigure | None:
-    """Client by class, the area of a bubble in proportion to the count; above it the clients' sizes."""
+    """Draw clients by classes, with the area of a bubble proportional to the count; above it the clients' sizes."""
     labels = find(runs)
     if labels is None:
         return None
@@ -97,7 +97,7 @@ def bubbles(runs: list[Run]) -> ReportFigure | None:
 
 
 def _size_bars(ax: Any, sizes: dict[str, list[int]]) -> None:
-    """Stacked bars of the clients' parts."""
+    """Draw stacked bars of the clients' splits."""
     bottom = np.zeros(len(next(iter(sizes.values()))))
     for part, size in sizes.items():
         ax.bar(range(len(size)), size, bottom=bottom, width=0.7, color=PARTS[part], label=part)
@@ -109,12 +109,12 @@ def _size_bars(ax: Any, sizes: dict[str, list[int]]) -> None:
 
 
 def _name(ticks: Any, names: list[str], **look: Any) -> None:
-    """Names on an axis, or none where they would run into each other."""
+    """Set the names on an axis, or none if they would overlap."""
     ticks(range(len(names)), [shorten(n) for n in names], **look) if len(names) <= NAMED else ticks([])
 
 
 def holders(runs: list[Run]) -> ReportFigure | None:
-    """For each class, a bar divided among the clients that hold it."""
+    """Draw a bar for each class, divided among the clients that have it."""
     labels = find(runs)
     if labels is None:
         return None
@@ -122,7 +122,7 @@ def holders(runs: list[Run]) -> ReportFigure | None:
     figure, axes = panels(8.2 if n <= 20 else 7.0, min(max(0.34 * c + 1.1, 2.6), 12))
     ax = axes[0, 0]
     left = np.zeros(c)
-    letter = labels.counts.sum(axis=0).max() / 70  # the longest bar has room for about so many
+    letter = labels.counts.sum(axis=0).max() / 70  # about as many as fit the longest bar
     for i, colour in enumerate(client_colours(n)):
         name, counts = shorten(labels.clients[i]), labels.counts[i]
         held = np.flatnonzero(counts)

@@ -1,4 +1,4 @@
-"""Figures of a matrix clients by clients, such as APPLE's directed relationships (its figures 3 and 8)."""
+"""Figures of clients-by-clients matrices, such as APPLE's directed relationships (its figures 3 and 8)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,18 +13,18 @@ from pomona.results.wording import slug
 
 PANELS = 12
 HARDLY = 0.05
-"""A relationship that is nearer than this to where it started has hardly moved."""
+"""Distance from the start below which a relationship counts as unchanged."""
 TARGET = "#d62728"
 NAMED = 20
-"""Lines of one panel that can be told apart."""
+"""Maximum number of distinguishable lines in a panel."""
 LINES = 1500
-"""Corners of lines beyond which a panel becomes a small picture, not paths."""
+"""Number of line points from which a panel is drawn as a small picture instead of paths."""
 
 
 def figures(series: Series) -> list[ReportFigure]:
-    """The heat maps of a matrix; over several rounds also its trajectories, and if its diagonal has a heading that too.
+    """Draw the heat maps of a matrix; over several rounds also its trajectories, and its diagonal if it has a heading.
 
-    With the diagonal comes the row of one client, its lines named.
+    With the diagonal comes the row of one client, with named lines.
     """
     if series.n < 2:
         return []
@@ -37,10 +37,10 @@ def figures(series: Series) -> list[ReportFigure]:
 
 
 def unmoved(series: Series) -> bool:
-    """Whether APPLE's relationships are, after the last round, still the shares of the samples that they start from.
+    """Return whether APPLE's relationships still equal their initial sample shares after the last round.
 
-    Nearer than ``HARDLY``, and among more than ten clients than half a mean share, as all shares are small then.
-    False of any other quantity, and where the record does not say how many samples the clients hold.
+    The tolerance is ``HARDLY``, and for more than ten clients also half a mean share, since all shares are then small.
+    False for any other quantity, and if the record lacks the clients' numbers of samples.
     """
     sizes = np.array((series.run.result.about.get("sizes") or {}).get("train") or (), dtype=float)
     last = series.values[-1][series.seen] if series.quantity.name == "dr" else np.empty((0, 0))
@@ -53,7 +53,7 @@ def unmoved(series: Series) -> bool:
 
 
 def heatmap(series: Series) -> ReportFigure:
-    """The matrix at the first, middle and last round, clients in clustered order."""
+    """Draw the matrix at the first, middle and last round, with clients in clustered order."""
     from matplotlib.patches import Rectangle
 
     n, what, moments = series.n, series.quantity, series.moments
@@ -71,7 +71,7 @@ def heatmap(series: Series) -> ReportFigure:
                     Rectangle((start - 0.5, start - 0.5), length, length, fill=False, edgecolor=DARK, linewidth=1.6)
                 )
         for row, i in enumerate(sequence):
-            if i in series.strangers:  # the clients that hold what it is judged by
+            if i in series.strangers:  # the clients with its target group's samples
                 columns = [k for k, j in enumerate(sequence) if series.groups[j] == series.target_groups[i]]
                 ax.plot(columns, [row] * len(columns), ".", color=TARGET, markersize=3)
         ax.set(title=f"round {series.rounds[t]}", xlabel="client j")
@@ -109,10 +109,10 @@ def heatmap(series: Series) -> ReportFigure:
 
 
 def scale(values: Values) -> tuple[dict[str, Any], str]:
-    """Colours for some numbers, and the ends at which the scale stops short of them.
+    """Return a colour scale for some numbers, and the ends at which values exceed it.
 
-    Numbers of both signs get a diverging scale around zero, others one from the least to the greatest. Where the
-    greatest is over three times the 95th percentile of those that are not zero, the scale ends at that percentile.
+    Numbers of both signs get a diverging scale around zero, others one from the minimum to the maximum. If the maximum
+    is more than three times the 95th percentile of the nonzero numbers, the scale ends at that percentile.
     """
     from matplotlib import colormaps
 
@@ -131,7 +131,7 @@ def scale(values: Values) -> tuple[dict[str, Any], str]:
 
 
 def _rows(series: Series, moments: Sequence[int], clients: Sequence[int]) -> Rows:
-    """A row a round and client i, a column a client j; blank before the client's first round."""
+    """Return a row per round and client i, a column per client j; blank before the client's first round."""
     column = series.quantity.column or series.quantity.name
     return [
         {
@@ -155,7 +155,7 @@ def _strongest(series: Series) -> str:
 
 
 def _group_means(series: Series) -> str:
-    """How entries within true groups compare to those across, in words; nothing where that is undefined."""
+    """Compare entries within true groups to those across, in words; empty if undefined."""
     groups = np.asarray(series.groups)
     if not len(groups):
         return ""
@@ -168,14 +168,14 @@ def _group_means(series: Series) -> str:
 
 
 def trajectories(series: Series) -> ReportFigure:
-    """Each client's row over the rounds, one small panel a client."""
+    """Draw each client's row over the rounds, one small panel per client."""
     n, rounds, values, what = series.n, series.rounds, series.values, series.quantity
     clients = series.seen[:PANELS]
     columns = min(4, len(clients))
     lines = -(-len(clients) // columns)
     figure, axes = panels(2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True)
     own = series.run.look.colour
-    # Many clients or rounds would be megabytes of paths: those become one small picture.
+    # Many clients or rounds would be megabytes of paths, so they become one small picture.
     look: dict[str, Any] = {"linewidth": 1.0, "rasterized": n * len(rounds) > LINES}
     for i, ax in zip(clients, axes.flat, strict=False):
         kin = [j for j in range(n) if j != i and series.groups and series.target_groups[i] == series.groups[j]]
@@ -212,14 +212,14 @@ def trajectories(series: Series) -> ReportFigure:
 
 
 def _elsewhere(series: Series) -> str:
-    """A sentence on clients that are judged by samples of another group; nothing where there are none."""
+    """Describe clients that are evaluated on samples of another group; empty if there are none."""
     if not series.strangers:
         return ""
     return " A star marks clients whose test samples come from another true group than their training samples."
 
 
 def one_client(series: Series) -> ReportFigure:
-    """The row of the first client that came, over the rounds, each line named (APPLE's figure 3)."""
+    """Draw the row of the first client to take part, over the rounds, with named lines (APPLE's figure 3)."""
     n, rounds, what = series.n, series.rounds, series.quantity
     i = series.seen[0]
     values, who = series.values[:, i, :], series.run.client(i)
@@ -249,7 +249,7 @@ def one_client(series: Series) -> ReportFigure:
 
 
 def diagonal(series: Series) -> ReportFigure:
-    """Every client's entry for itself, over the rounds."""
+    """Draw every client's entry for itself, over the rounds."""
     n, rounds, what = series.n, series.rounds, series.quantity
     symbol = what.symbol.replace("j", "i")
     own = np.diagonal(series.values, axis1=1, axis2=2)

@@ -18,11 +18,11 @@ SECTIONS = {
     "learned": "What personalization learned",
     "data": "Who holds what",
 }
-"""The parts of the page: anchor -> heading."""
+"""Sections of the page: anchor -> heading."""
 
 
 def pictures(runs: list[Run]) -> list[ReportFigure]:
-    """Every figure that the record has the numbers for, no two of one name. Call it inside ``style.drawing``."""
+    """Draw every figure supported by the record, with unique names. Call it inside ``style.drawing``."""
 
     def together(*draws: Draw) -> list[ReportFigure]:
         return [picture for draw in draws if (picture := draw(runs))]
@@ -46,21 +46,21 @@ STILLS: Mapping[str, tuple[Draw, Callable[[Run], Any]]] = {
     "masks": (masks.masks, masks.examples),
     "survival": (kaplan_meier.survival, kaplan_meier.risk_groups),
 }
-"""Figures that no script draws, so that the page shows their pictures: how each is drawn, and what a run must have."""
+"""Figures that the page shows as pictures instead of by script: how each is drawn, and what a run must have."""
 
 
 def shows_stills(runs: list[Run]) -> bool:
-    """Whether some run has the numbers for a figure that the page shows as a picture."""
+    """Return whether a run has the numbers for a figure that the page shows as a picture."""
     return any(has(run) for _, has in STILLS.values() for run in runs)
 
 
 def stills(runs: list[Run]) -> list[ReportFigure]:
-    """The figures that the page shows as pictures. Call it inside ``style.drawing``."""
+    """Draw the figures that the page shows as pictures. Call it inside ``style.drawing``."""
     return [picture for draw, _ in STILLS.values() if (picture := draw(runs))]
 
 
 def distinct(pictures: list[ReportFigure]) -> list[ReportFigure]:
-    """The pictures, with a number behind a name that came before."""
+    """Append a number to names of pictures that occurred before."""
     taken: set[str] = set()
     named = []
     for picture in pictures:

@@ -1,4 +1,4 @@
-"""A run's ``info`` over the rounds, and an order that puts similar clients together."""
+"""A run's ``info`` over the rounds, and an order that places similar clients together."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from pomona.results.run_numbers import Run
 Values = NDArray[np.float64]
 
 MATRIX = 500
-"""Clients of a matrix clients by clients, beyond which it is left out: to sort it takes the square of their number."""
+"""Maximum number of clients for drawing a clients-by-clients matrix, since sorting it is quadratic."""
 ROUNDS = 200
-"""At most so many rounds are drawn; more would be finer than the paper."""
+"""Maximum number of rounds drawn; more would exceed the resolution."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One quantity of a run: ``values[t, i]`` is what client i had shown last, at the end of ``rounds[t]``.
+    """One quantity of a run: ``values[t, i]`` is client i's last value at the end of ``rounds[t]``.
 
-    ``values`` (T, N, K): K = N for matrices, 1 for scalars. A client that sits a round out keeps its row; before its
-    first round the row is NaN.
+    ``values`` (T, N, K): K = N for matrices, 1 for scalars. A client that skips a round keeps its row; before its first
+    round the row is NaN.
     """
 
     run: Run
@@ -36,7 +36,7 @@ class Series:
 
     @property
     def n(self) -> int:
-        """The number of clients."""
+        """Number of clients."""
         return int(self.values.shape[1])
 
     @property
@@ -46,24 +46,24 @@ class Series:
 
     @property
     def groups(self) -> list[int]:
-        """The hidden true group of each client, empty where unknown."""
+        """Hidden true group of each client, empty if unknown."""
         groups = list(self.run.result.about.get("groups") or ())
         return groups if len(groups) == self.n else []
 
     @property
     def target_groups(self) -> list[int]:
-        """The hidden group by whose samples each client is judged; its own where the record names no other."""
+        """Hidden group on whose samples each client is evaluated; its own unless the record names another."""
         targets = list(self.run.result.about.get("target_groups") or ())
         return targets if self.groups and len(targets) == self.n else self.groups
 
     @property
     def strangers(self) -> list[int]:
-        """The clients that are judged by samples of another group than their own."""
+        """The clients that are evaluated on samples of another group than their own."""
         return [i for i, (own, to) in enumerate(zip(self.groups, self.target_groups, strict=True)) if own != to]
 
     @cached_property
     def names(self) -> list[str]:
-        """The clients' names, short enough for an axis."""
+        """The clients' names, shortened for an axis."""
         return [shorten(self.run.client(i)) for i in range(self.n)]
 
     @property
@@ -73,7 +73,7 @@ class Series:
 
     @property
     def absence(self) -> str:
-        """A sentence for readers on clients that were away; empty if none ever was."""
+        """A sentence on clients that were absent; empty if none ever was."""
         if all(len(row.cohort) == self.n for row in self.run.result.rounds):
             return ""
         never = self.n - len(self.seen)
@@ -82,14 +82,14 @@ class Series:
         )
 
     def thinned(self) -> "Series":
-        """At most ROUNDS evenly spaced rounds, the first and the last among them."""
+        """Return at most ROUNDS evenly spaced rounds, including the first and the last."""
         spaced = np.linspace(0, len(self.rounds) - 1, min(len(self.rounds), ROUNDS))
         kept = np.unique(spaced.round().astype(np.int64))
         return Series(self.run, self.quantity, self.rounds[kept], self.values[kept])
 
 
 def too_large(run: Run) -> dict[str, int]:
-    """Names in ``info`` of what has a number for each pair of more than ``MATRIX`` clients, and how many they are."""
+    """Return names in ``info`` of quantities for all pairs of more than ``MATRIX`` clients, and their numbers."""
     n = _clients(run, run.result.rounds)
     wide = {
         name: matrix.shape[1]
@@ -106,9 +106,9 @@ def _clients(run: Run, rows: Iterable[RoundRow]) -> int:
 
 
 def recorded(run: Run) -> dict[str, Series]:
-    """Name in ``info`` -> its series, for every name that holds a number or a row of numbers a client.
+    """Return name in ``info`` -> its series, for every name with a number or a row of numbers per client.
 
-    Those that are ``too_large`` are left out: neither drawn, nor ordered, nor spoken of.
+    Those that are ``too_large`` are excluded from figures, orders and texts.
     """
     large = too_large(run)
     names = dict.fromkeys(name for row in run.result.rounds for name in row.info if name not in large)
@@ -132,7 +132,7 @@ def _series(run: Run, name: str) -> Series | None:
 
 
 def order(matrix: Values) -> list[int]:
-    """Clients in the leaf order of average-linkage clustering on the symmetrised off-diagonal entries of (n, n)."""
+    """Sort clients by average-linkage clustering of the symmetrised off-diagonal entries of (n, n)."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
@@ -148,11 +148,11 @@ def order(matrix: Values) -> list[int]:
 
 
 def blocks(order: Sequence[int], groups: Sequence[int]) -> list[tuple[int, int]]:
-    """(start, length) of the stretches of an order that belong to one group."""
+    """Return (start, length) of the runs of an order that belong to one group."""
     lengths = [len(list(members)) for _, members in groupby(groups[i] for i in order)]
     return list(zip(np.cumsum([0, *lengths[:-1]]).tolist(), lengths, strict=True)) if lengths else []
 
 
 def number(value: float) -> float | None:
-    """A number for a CSV; None if undefined."""
+    """Return a number for a CSV; None if undefined."""
     return None if np.isnan(value) else float(value)

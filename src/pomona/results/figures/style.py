@@ -1,4 +1,4 @@
-"""Style of the figures that Matplotlib draws."""
+"""Style of the Matplotlib figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,17 +6,17 @@ from typing import Any
 from warnings import catch_warnings, filterwarnings
 
 INK = "#1d2125"
-"""The colour of text."""
+"""Text colour."""
 FRAME = "#8b9198"
-"""A grey for axes and guides that reads on white and on near black."""
+"""A grey for axes and guides that is legible on white and on near black."""
 DARK, PALE, MISSING = "#111111", "#f7f7f7", "#9aa0a6"
-"""Fixed colours for what is drawn on top of a picture: they must not follow the page."""
+"""Fixed colours for marks on top of a picture, independent of the page's theme."""
 KIN = "#009e73"
-"""The colour of clients of the same true group."""
+"""Colour of clients of the same true group."""
 
 
 def client_colours(n: int) -> list[Any]:
-    """A colour for each of n clients; they come round again after twenty."""
+    """Return a colour for each of n clients, repeating after twenty."""
     from matplotlib import colormaps
 
     tab = colormaps["tab20"]
@@ -24,13 +24,13 @@ def client_colours(n: int) -> list[Any]:
 
 
 def shorten(name: str, limit: int = 14) -> str:
-    """A name cut to what an axis has room for."""
+    """Shorten a name to fit an axis."""
     return name if len(name) <= limit else f"{name[: limit - 1]}…"
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Inside, figures are made and saved in the house style; outside, nothing has changed."""
+    """Context in which figures are created and saved in the house style."""
     from matplotlib import rc_context
 
     look: Any = {
@@ -62,14 +62,14 @@ def drawing() -> Iterator[None]:
         "lines.linewidth": 1.8,
         "lines.solid_capstyle": "round",
         "figure.facecolor": "none",
-        # Names come from data: a dollar sign in one is a dollar sign.
+        # Names come from data: dollar signs must not start formulas.
         "text.parse_math": False,
         "svg.fonttype": "path",
         "svg.hashsalt": "pomona",
-        # Text stays text: TrueType, which journals take (they refuse the default, Type 3).
+        # Keep text as text: TrueType, which journals accept (they refuse the default, Type 3).
         "pdf.fonttype": 42,
     }
     with rc_context(look), catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes; the tables and CSVs spell it.
+        # A name in a script that the font lacks is drawn as boxes; the tables and CSVs have the text.
         filterwarnings("ignore", message=r"Glyph .* missing from font")
         yield

@@ -1,8 +1,8 @@
-"""A client's way over its own loss surface, in the plane that shows most of it: FedALA's figure 4.
+"""A client's path over its own loss surface, in the plane of the largest variation: FedALA's figure 4.
 
-The models that a client starts local training from, and those that it ends with, are projected on their two principal
-components; around them the client's training loss on that plane (Li et al., NeurIPS 2018). No record keeps the models
-of every round, so the runs are made again.
+The models at the start and the end of local training are projected on their two principal components; around them the
+client's training loss on that plane (Li et al., NeurIPS 2018). Records do not contain the models of every round, so the
+runs are repeated.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,10 +50,10 @@ class Trace:
 
 
 def trace(scenario: Scenario, client: int, since: int, watcher: Callback | None = None) -> Trace:
-    """Run a scenario in memory, told to a watcher, and keep a client's models from round ``since`` on.
+    """Run a scenario in memory with a callback, and collect a client's models from round ``since`` on.
 
     Raises:
-        ConfigError: a setting under which there are no two such rounds, or no one model that training starts from.
+        ConfigError: the settings give fewer than two such rounds, or no single model from which training starts.
     """
     config, method = scenario.config, scenario.config.method.method()
     name, (model, when) = config.method.name, method.card.headline
@@ -94,7 +94,7 @@ def trace(scenario: Scenario, client: int, since: int, watcher: Callback | None 
 
 
 def surface(scenario: Scenario, client: int, models: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The mean training loss of a client at each of the models (..., d): (...)."""
+    """Return the mean training loss of a client at each of the models (..., d): (...)."""
     objective = scenario.objective()
     flat = torch.from_numpy(models.reshape(-1, models.shape[-1])).to(objective.data.x.device)
     losses = [float(objective.losses(row, client, "train").mean()) for row in flat]
@@ -109,26 +109,26 @@ def trajectory(
     points: int = 25,
     watch: Callable[[Config], Callback | None] = lambda _: None,
 ) -> ReportFigure:
-    """Write ``out/trajectory.*``, as every figure: a client's way in some runs over its training-loss surface.
+    """Write ``out/trajectory.*`` in all formats: a client's path in some runs over its training-loss surface.
 
     Args:
-        configs: the runs, alike in data, partition and model; for the paper's figure FedAvg, and FedALA whose
-            ``start_round`` is later than ``since``, so that both go one way until the weights begin to learn.
+        configs: the runs, with equal data, partition and model; for the paper's figure FedAvg, and FedALA whose
+            ``start_round`` is later than ``since``, so that both have the same path until the weights begin to learn.
         client: its number.
-        since: the first round that is drawn; the last is that of the run.
-        out: the folder; made if absent.
+        since: the first round drawn; the last is that of the run.
+        out: the folder; created if missing.
         points: of the surface along each axis; each costs a pass over the client's training data.
-        watch: who is told of a run's rounds while it is made again.
+        watch: creates a callback for a run's rounds while it is repeated.
 
     Returns:
-        The figure, whose rows hold plane coordinates and the training loss of the models themselves.
+        The figure, whose rows have plane coordinates and the training loss of the models themselves.
 
     Raises:
-        ConfigError: see ``trace``; or nothing is given, or the runs do not share data, partition and model.
+        ConfigError: see ``trace``; or no run is given, or the runs do not share data, partition and model.
     """
     if not configs:
         raise ConfigError("a trajectory needs at least one run")
-    # The start of local training is observed where a round is evaluated.
+    # The start of local training is observed in evaluated rounds.
     scenarios = [Scenario.prepare(c.model_copy(update={"eval_every": 1})) for c in configs]
     if len({(s.partition.sha256, s.config.model.model_dump_json()) for s in scenarios}) > 1:
         raise ConfigError("the runs differ in data, partition or model; their models share no surface")
@@ -141,7 +141,7 @@ def trajectory(
 
 
 def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) -> ReportFigure:
-    """The figure: contours of the loss, and on them every run's way."""
+    """Draw the figure: contours of the loss, and every run's path."""
     from sklearn.decomposition import PCA
 
     every = torch.cat([part for t in traces for part in (t.starts, t.ends)]).double().numpy()
@@ -183,7 +183,7 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
 
 
 def _way(ax: Any, own: Trace, look: Look, plane: Any, losses: NDArray[np.float64]) -> Rows:
-    """Draw one run's way; its rows: round, moment, place on the plane, the model's own loss."""
+    """Draw one run's path; return its rows: round, moment, position on the plane, the model's own loss."""
     starts, ends = (plane.transform(part.double().numpy()) for part in (own.starts, own.ends))
     way = np.stack([starts, ends], axis=1).reshape(-1, 2)
     ax.plot(*way.T, color=FRAME, linewidth=0.8, linestyle=":")

@@ -13,17 +13,17 @@ from pomona.results.figures.style import INK
 from pomona.results.run_numbers import Run
 
 COUNT = "ala_epochs"
-"""Beside the losses in ``info``: how many of a round's epochs each client learned for."""
+"""Quantity in ``info``, besides the losses: each client's number of learning epochs in a round."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """The epochs that clients spent on weights, each client's counted through from its first.
+    """The epochs of weight learning, counted for each client from its first.
 
     Attributes:
-        losses: (E, N), NaN behind a client's last epoch.
-        rounds: (E, N), the round that an epoch belongs to, 0 behind a client's last.
-        stage: for each client the epochs of its initial stage; 0 where it never learned.
+        losses: (E, N), NaN after a client's last epoch.
+        rounds: (E, N), the round of each epoch, 0 after a client's last.
+        stage: the epochs of each client's initial stage; 0 if it never learned.
     """
 
     losses: NDArray[np.float64]
@@ -32,12 +32,12 @@ class Course:
 
 
 def course(run: Run, name: str) -> Course | None:
-    """The losses recorded as ``name``, in order; None if no epoch was counted, or the losses were kept private."""
+    """Return the losses recorded as ``name``, in order; None if no epoch was counted, or the losses are private."""
     known: dict[int, list[tuple[int, float]]] = {}
     for row in run.result.rounds:
         if name not in row.info or row.info.get(COUNT, np.empty(0)).shape != (len(row.cohort),):
             continue
-        if row.info[name].ndim != 2:  # a record may call any quantity so
+        if row.info[name].ndim != 2:  # a record may use this name for any quantity
             continue
         for client, losses, count in zip(row.cohort, row.info[name], row.info[COUNT], strict=True):
             known.setdefault(client, []).extend((row.round, float(loss)) for loss in losses[: int(count)])
@@ -54,7 +54,7 @@ def course(run: Run, name: str) -> Course | None:
 
 
 def figures(run: Run, what: Quantity) -> list[ReportFigure]:
-    """A curve a client over the epochs, with a dot where its initial stage ended; nothing where nothing was learned."""
+    """Draw a curve per client over the epochs, with a dot at the end of its initial stage; empty without learning."""
     found = course(run, what.name)
     if found is None:
         return []
@@ -94,7 +94,7 @@ def figures(run: Run, what: Quantity) -> list[ReportFigure]:
 
 
 def _spoken(found: Course, ends: Mapping[int, tuple[int, float]]) -> str:
-    """The initial stage in numbers, averaged over the clients that had one."""
+    """Describe the initial stage in numbers, averaged over the clients that had one."""
     first, last = (float(np.mean(v)) for v in (found.losses[0, list(ends)], [loss for _, loss in ends.values()]))
     lengths = [stage for stage, _ in ends.values()]
     return (

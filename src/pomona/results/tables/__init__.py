@@ -1,1 +1,1 @@
-"""Tables of results, in four forms: HTML, Markdown, CSV and LaTeX."""
+"""Tables of results, in four formats: HTML, Markdown, CSV and LaTeX."""

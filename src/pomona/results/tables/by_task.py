@@ -1,4 +1,4 @@
-"""Tables that one task alone has: masks, times to an event, several labels a sample."""
+"""Tables for single tasks: masks, times to an event, multi-label."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ OF_LABELS = ("auroc", "auprc", "balanced_accuracy")
 
 
 def survival_table(runs: list[Run]) -> list[Table]:
-    """The figures of the leading run's clients, with the worst of each figure in a line of its own; none of others."""
+    """Return the metrics of the leading run's clients, with the worst in a separate row; none for other tasks."""
     run = leader([run for run in runs if run.result.about.get("targets") == "survival" and records(run)])
     if run is None:
         return []
@@ -67,7 +67,7 @@ def _cell(record: dict[str, Any], name: str) -> str:
 
 
 def labels(runs: list[Run]) -> Table:
-    """Of a task with several labels a sample: how well each label is told apart, over the clients that have both."""
+    """Return for a multi-label task how well each label is distinguished, over the clients that have both values."""
     several = len(runs) > 1
     return Table(
         "label-by-label",
@@ -95,7 +95,7 @@ def labels(runs: list[Run]) -> Table:
 
 
 def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
-    """(name, test samples with it, test samples, clients that define it, figures) of each label."""
+    """Yield (name, test samples with it, test samples, clients that define it, metrics) of each label."""
     everyone = range(len(run.result.about.get("clients") or ()))
     answers = [known for client in everyone if (known := run.result.predictions(client))]
     if not answers:
@@ -112,7 +112,7 @@ def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
 
 
 def regions(runs: list[Run]) -> Table:
-    """Figures of each client and class but the background, of the leading run with masks; no rows without one."""
+    """Return metrics by client and foreground class for the leading run with masks; no rows without one."""
     run = leader([run for run in runs if run.result.about.get("targets") == "segmentation"])
     found = list(_rows(run)) if run else []
     measured = any("hd95" in figures for _, _, _, figures in found)
@@ -149,7 +149,7 @@ DISTANCES = {"hd95": 1, "surface_dice": 3}
 
 
 def _rows(run: Run) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-    """(client, class, its number, the client's figures) of the headline model."""
+    """Yield (client, class, its number, the client's metrics) of the headline model."""
     names = [str(name) for name in run.result.about.get("classes") or ()]
     for record in records(run):
         figures = record.get("regions") or {}

@@ -1,4 +1,4 @@
-"""The clients behind the means: who is worse off than training alone, the worst ones, tests over clients."""
+"""Clients behind the means: those worse than with local training, the worst ones, tests over clients."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ from pomona.results.tables.comparison_tables import headings
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
-    """Values of the same clients, of each the mean over the seeds in which both have one.
+    """Return paired values of the same clients, each the mean over the seeds in which both have one.
 
-    The seeds of a client share its samples: one by one they would count as so many clients.
+    A client's seeds share its samples, so counting them individually would inflate the number of clients.
     """
     first, second = one.clients(), other.clients()
     found: dict[int, list[tuple[float, float]]] = {}
@@ -28,7 +28,7 @@ def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[
 
 
 def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
-    """Each client's gain over training alone by method, the mean over seeds; more is better; empty without Separate."""
+    """Return each client's gain over local training by method, the mean over seeds; empty without Separate."""
     alone = made.at(scenario, ALONE)
     if alone is None or not alone.cells:
         return {}
@@ -42,7 +42,7 @@ def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
 
 
 def shared_seeds(made: Comparison, scenario: str) -> str:
-    """``, mean over 3 seeds``: of how many seeds the gains are the mean; empty of one."""
+    """Return ``, mean over 3 seeds`` for gains over several seeds; empty for one."""
     alone, others = made.at(scenario, ALONE), [e for e in made.of(scenario) if e.method != ALONE and e.cells]
     counts = sorted({len(e.clients().keys() & alone.clients().keys()) for e in others} - {0}) if alone else []
     if not counts or counts[-1] < 2:
@@ -51,7 +51,7 @@ def shared_seeds(made: Comparison, scenario: str) -> str:
 
 
 def spread_table(made: Comparison) -> Table | None:
-    """Worst client, 10th percentile, share that is worse than training alone."""
+    """Return worst client, 10th percentile, and share worse than with local training."""
     rows = []
     for e in made.entries:
         if not e.cells:
@@ -88,7 +88,7 @@ def spread_table(made: Comparison) -> Table | None:
 
 
 def wilcoxon_table(made: Comparison) -> Table | None:
-    """Wilcoxon's signed-rank test over clients: each of the suite's or the paper's own methods against every other."""
+    """Return Wilcoxon's signed-rank test over clients: the suite's or the paper's own methods against all others."""
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
         "Two-sided test of the values of the same clients, each its mean over seeds, in the round best on validation; "

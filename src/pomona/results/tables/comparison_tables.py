@@ -1,4 +1,4 @@
-"""The tables of results: the paper's figures beside ours, ranks, what was chosen, epsilon."""
+"""Tables of results: the paper's figures beside ours, ranks, chosen settings, epsilon."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +11,7 @@ from pomona.results.significance import LEVEL, Ranking
 
 
 def in_paper(figure: Printed | None) -> str:
-    """A figure as the paper prints it."""
+    """Format a figure as in the paper."""
     if figure is None:
         return NOTHING
     if not isinstance(figure.value, int | float):
@@ -20,7 +20,7 @@ def in_paper(figure: Printed | None) -> str:
 
 
 def accuracy_of(entry: ComparisonRow) -> float | None:
-    """The paper's accuracy in percent, None where it prints none."""
+    """Return the paper's accuracy in percent, None if there is none."""
     figure = entry.printed.get("")
     return (
         float(figure.value)
@@ -30,12 +30,12 @@ def accuracy_of(entry: ComparisonRow) -> float | None:
 
 
 def state(entry: ComparisonRow, text: str) -> str:
-    """A text, or the reason for its absence."""
+    """Return a text, or the reason for its absence."""
     return text if entry.cells else entry.state
 
 
 def grid(made: Comparison) -> Table:
-    """The paper's table beside ours; the fewer of methods and columns go across, each with the paper's and ours."""
+    """Return the paper's table beside ours; the shorter of methods and scenarios becomes the columns."""
     paper = NAMES.get(made.paper, "")
     sides = {False: "paper", True: "ours"} if paper else {True: "ours"}
     columns = {s: made.of(s)[0].column for s in made.scenarios}
@@ -51,7 +51,7 @@ def grid(made: Comparison) -> Table:
 
 
 def _rows_by_method(made: Comparison) -> dict[str, str]:
-    """Labels of the methods' rows, in the suite's order."""
+    """Return labels of the methods' rows, in the suite's order."""
     rows = {e.method: e.row for e in reversed(made.entries)}
     return {m: rows.get(m, m) for m in made.methods}
 
@@ -66,14 +66,14 @@ def _grid_note(made: Comparison) -> str:
 
 
 def _named(names: Iterable[str], cells: Sequence[Sequence[tuple[str, bool]]]) -> list[list[str]]:
-    """The texts of a row behind its name."""
+    """Return the texts of rows after their names."""
     return [[name, *(text for text, _ in line)] for name, line in zip(names, cells, strict=True)]
 
 
 def _cells(
     made: Comparison, entries: Sequence[Sequence[ComparisonRow | None]], sides: Sequence[bool]
 ) -> list[list[tuple[str, bool]]]:
-    """The text of each entry and side, and whether it is the best of its scenario; empty where there is no entry."""
+    """Return the text of each entry and side, and whether it is the best of its scenario; empty without an entry."""
     best = {s: _best(made, s) for s in made.scenarios}
     return [
         [
@@ -86,12 +86,12 @@ def _cells(
 
 
 def _bold(cells: Sequence[Sequence[tuple[str, bool]]]) -> frozenset[tuple[int, int]]:
-    """The places of the best, beside a first column of names."""
+    """Return the positions of the best cells, after a first column of names."""
     return frozenset((i, j) for i, line in enumerate(cells) for j, (_, best) in enumerate(line, 1) if best)
 
 
 def headings(made: Comparison) -> str:
-    """Description of the values of a comparison."""
+    """Describe the values of a comparison."""
     return " or ".join(metric.heading for metric in made.metrics)
 
 
@@ -119,9 +119,9 @@ def _mean(entry: ComparisonRow, made: Comparison, ours: bool) -> float | None:
 
 
 def records(made: Comparison) -> list[dict[str, str]]:
-    """All that is known of every cell, one a record: the CSV for programs.
+    """Return all information on every cell, one record each, for the CSV.
 
-    Shares, not percent; the difference is ours minus the paper's, in points.
+    Values are shares, not percent; the difference is ours minus the paper's, in points.
     """
     return [_record(made, entry) for entry in made.entries]
 
@@ -143,7 +143,7 @@ def _record(made: Comparison, e: ComparisonRow) -> dict[str, str]:
 
 
 def moments(made: Comparison) -> Table:
-    """Ours in all three rounds that are counted somewhere, over clients and over samples, where there is a result."""
+    """Return our results in all three counted rounds, over clients and over samples."""
     done = [e for e in made.entries if e.cells]
     counts = [c for c in COUNTS.values() if any(v is not None for e in done for v in e.values(c))]
     rows = [[e.column, e.row, *(told(spread(e.values(count)), e.metric) for count in counts)] for e in done]
@@ -158,7 +158,7 @@ def moments(made: Comparison) -> Table:
 
 
 def chosen(made: Comparison) -> Table | None:
-    """The settings that a search chose; with APPLE's table 3, beside the paper's."""
+    """Return the settings chosen by a search; with APPLE's table 3, beside the paper's."""
     found = [e for e in made.entries if e.tried and e.cells]
     if not found:
         return None
@@ -180,7 +180,7 @@ def chosen(made: Comparison) -> Table | None:
 
 
 def rank_table(ranking: Ranking) -> Table:
-    """Mean ranks and who differs from whom."""
+    """Return mean ranks and significant differences."""
     rows = []
     for place, i in enumerate(ranking.order, 1):
         unlike = [
@@ -205,7 +205,7 @@ def rank_table(ranking: Ranking) -> Table:
 
 
 def privacy(made: Comparison) -> Table | None:
-    """Epsilon beside the paper's."""
+    """Return epsilon beside the paper's."""
     rows = []
     for e in made.entries:
         spent = [c["figures"]["privacy"]["epsilon"] for c in e.cells if c["figures"]["privacy"]]

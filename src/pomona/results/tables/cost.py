@@ -13,7 +13,7 @@ FLOAT = 4  # bytes
 
 
 def converged(rounds: Sequence[int], accuracy: Sequence[float | None]) -> int | None:
-    """The first round with at least 99 % of the best accuracy; None where there are no accuracies."""
+    """Return the first round with at least 99 % of the best accuracy; None without accuracies."""
     known = [a for a in accuracy if a is not None]
     if not known:
         return None
@@ -21,7 +21,7 @@ def converged(rounds: Sequence[int], accuracy: Sequence[float | None]) -> int | 
 
 
 def cost_table(made: Comparison) -> Table | None:
-    """Traffic and time of every cell."""
+    """Return traffic and time of every cell."""
     said = any("total time" in e.printed for e in made.entries)
     rows = [_line(e, made.bench.timing, said) for e in made.entries if e.cells]
     header = [

@@ -1,4 +1,4 @@
-"""Tables of what federation brings: a row a run over all clients, then a row a client for each run."""
+"""Tables of gains: one row per run over all clients, then one row per client for each run."""
 
 from typing import get_args
 
@@ -13,7 +13,7 @@ OVER_SEEDS = "Of several seeds it is the mean over seeds, paired by seed, and th
 
 
 def gain_tables(runs: list[Run]) -> list[Table]:
-    """Gains over training alone: a table of runs, then a table of clients for each run."""
+    """Return gains over local training: a table of runs, then a table of clients for each run."""
     runs = over_seeds(runs)
     known = [found for found in gained_over(runs, baseline(runs, runs[0])) if found.over]
     return [_overall(known), *map(_by_client, known)] if known else []

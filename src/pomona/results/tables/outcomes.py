@@ -1,4 +1,4 @@
-"""The tables of each class or label by itself: figures at a threshold, and the calibration of its probabilities."""
+"""Tables of individual classes or labels: metrics at a threshold, and calibration."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ FIGURES = {
     "calibration_intercept": "Calibration intercept",
     "calibration_slope": "Calibration slope",
 }
-MOST_ROWS = 200  # of one table of a page
+MOST_ROWS = 200  # rows of one table on a page
 
 
 def outcome_tables(runs: list[Run]) -> list[Table]:
-    """The tables of all runs with such figures; of the leading one where all make too many rows, none where it does."""
+    """Return the tables of all runs with such metrics; only the leading one's if there would be too many rows."""
     shown = [run for run in runs if any(_rows(run))]
     if sum(len(list(_rows(run))) for run in shown) > MOST_ROWS:
         shown = [run for run in shown if run is leader(shown)]
@@ -83,13 +83,13 @@ Group: TypeAlias = tuple[float, float, float, float, int, int]
 
 @dataclass(frozen=True)
 class PooledOutcome:
-    """How often an outcome of a run's headline model happens where the model says so.
+    """Observed frequencies of an outcome against the probabilities of a run's headline model.
 
     Attributes:
         name: of the class or label.
         groups: of all clients' test samples, by rising probability: mean probability, share of cases with its 95 %
             bounds, cases, samples.
-        clients: by number, likewise without bounds: mean probability, share of cases.
+        clients: by number, the same without bounds: mean probability, share of cases.
     """
 
     name: str
@@ -98,14 +98,14 @@ class PooledOutcome:
 
 
 def pooled_outcomes(run: Run) -> list[PooledOutcome]:
-    """The outcomes of a run that was evaluated and kept its predictions; none with more than 5 classes or labels."""
+    """Return the outcomes of a run with evaluation and predictions; none with more than 5 classes or labels."""
     if run.kept is None:
         return []
     task = TASKS[run.result.about.get("targets", "classes")]
     given = [(i, run.result.predictions(i)) for i in range(len(run.result.about.get("clients") or ()))]
     answers = {i: (task.natural(told[0]), told[1]) for i, told in given if told and len(told[1])}
     first = next(iter(answers.values()), None)
-    least = 2 if task.output == "class" else 1  # a single class is always what happens
+    least = 2 if task.output == "class" else 1  # a single class always occurs
     if not task.outcomes or first is None or not least <= first[0].shape[1] <= MOST:
         return []
     names = outcome_names(run, first[0].shape[1])
@@ -125,14 +125,14 @@ def _group(mean: float, hits: int, n: int) -> Group:
 
 
 def outcome_names(run: Run, count: int) -> list[str]:
-    """The names of a run's classes or labels, up to their number."""
+    """Return the names of a run's classes or labels, up to their number."""
     kind = TASKS[run.result.about.get("targets", "classes")].output
     given = [str(name) for name in run.result.about.get({"label": "labels", "class": "classes"}[kind]) or ()]
     return given + [f"{kind} {k}" for k in range(len(given), count)]
 
 
 def _rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(client, outcome, its figures) of the headline model."""
+    """Yield (client, outcome, its metrics) of the headline model."""
     for record in records(run):
         for found in record.get("outcomes") or ():
             k = found["outcome"]
@@ -140,7 +140,7 @@ def _rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _rule(runs: Sequence[Run]) -> str:
-    """How clients' thresholds were chosen in these runs, on their validation samples."""
+    """Describe how clients' thresholds were chosen in these runs, on their validation samples."""
     wanted = {run.result.config.get("specificity") for run in runs}
     rules = [
         "has the largest sensitivity + specificity - 1 (Youden's J)"
@@ -160,7 +160,7 @@ def _cell(found: dict[str, Any], key: str) -> str:
 
 
 def with_interval(value: float | None, bounds: Sequence[float | None] | None) -> str:
-    """A value with its interval; "-" for None."""
+    """Format a value with its interval; "-" for None."""
     if value is None:
         return NOTHING
     if bounds is None or None in bounds:

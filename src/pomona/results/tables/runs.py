@@ -1,4 +1,4 @@
-"""Single runs side by side, as a table that a terminal draws, or that leaves as Markdown or LaTeX."""
+"""Single runs side by side, as a table for the terminal, Markdown or LaTeX."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +9,9 @@ from pomona.results.summary_table import distinct
 
 
 def run_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """What ``pomona.results.table`` says of runs, each in its metric; marked are the models that runs are judged by.
+    """Return the rows of ``pomona.results.table``, each in its metric, with headline models marked.
 
-    Where runs differ in their metric, or in the loss that they minimise, a column says which it is: losses that differ
-    do not compare.
+    If runs differ in their metric or training loss, a column names it, since different losses are not comparable.
     """
     shown = distinct(list(rows))
     metrics = list(dict.fromkeys(metric_named(row["metric"]) for row in shown))

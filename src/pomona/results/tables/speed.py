@@ -1,4 +1,4 @@
-"""Rounds and bytes until an accuracy is reached: 95 % of a method's own last one, and what training alone ends with."""
+"""Rounds and bytes to reach an accuracy: 95 % of a method's own last one, and the final one of local training."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,12 @@ NEVER = "not reached"
 
 
 def first_at(rounds: Sequence[int], values: Sequence[float | None], target: float) -> int | None:
-    """The first round with at least the target; None where it is not reached."""
+    """Return the first round with at least the target; None if it is not reached."""
     return next((r for r, v in zip(rounds, values, strict=True) if v is not None and v >= target), None)
 
 
 def speed_table(made: Comparison) -> Table | None:
-    """Rounds and megabytes of every cell whose metric grows with what is better."""
+    """Return rounds and megabytes of every cell whose metric is better if higher."""
     rows = [_line(made, e) for e in made.entries if e.cells and e.metric.higher]
     header = ["scenario", "method", "rounds to 95 %", "MB to 95 %", "rounds to Separate", "MB to Separate"]
     note = (
@@ -37,13 +37,13 @@ def _line(made: Comparison, entry: ComparisonRow) -> list[str]:
 
 
 def _last(entry: ComparisonRow) -> dict[int, float]:
-    """The last value of each seed."""
+    """Return the last value of each seed."""
     ends = {cell["seed"]: values[-1] for cell, (_, values) in zip(entry.cells, entry.curve(), strict=True) if values}
     return {seed: value for seed, value in ends.items() if value is not None}
 
 
 def _reached(entry: ComparisonRow, targets: dict[int, float]) -> list[str]:
-    """Rounds and megabytes to the targets of the seeds, as text."""
+    """Return the seeds' rounds and megabytes to the targets, as text."""
     rounds, bytes_ = list[int](), list[float]()
     asked = [pair for pair in zip(entry.cells, entry.curve(), strict=True) if pair[0]["seed"] in targets]
     for cell, (numbers, values) in asked:

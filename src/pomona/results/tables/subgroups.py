@@ -1,4 +1,4 @@
-"""The table of subgroups: how well models serve the samples of each value of a named column."""
+"""The table of subgroups: model quality for the samples of each value of a column."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ RESAMPLES = 500
 
 @dataclass(frozen=True)
 class Pool:
-    """All clients' test samples: predictions and targets (n, ...), and the number of each sample's subgroup (n,)."""
+    """All clients' test samples: predictions and targets (n, ...), and each sample's subgroup (n,)."""
 
     metric: Metric
     task: Task
@@ -32,7 +32,7 @@ class Pool:
     client: NDArray[np.int64]
 
     def among(self, chosen: NDArray[np.bool_]) -> tuple[float, Array]:
-        """The metric of chosen samples and of resamples of them, NaN where undefined."""
+        """Return the metric of chosen samples and of resamples of them, NaN where undefined."""
         p, y = self.predictions[chosen], self.targets[chosen]
         draws, strata = stream(0, "subgroups"), self.task.strata(y)
         sizes = blocks(len(y), RESAMPLES)
@@ -41,7 +41,7 @@ class Pool:
 
 
 def subgroups(runs: list[Run]) -> Table:
-    """The metric of the leading run's headline models in each subgroup, and what sets it apart from the others."""
+    """Return the metric of the leading run's headline models in each subgroup, and the difference from the others."""
     run = leader([run for run in runs if pooled(run)])
     pool = pooled(run) if run else None
     told = (run.result.about.get("subgroups") if run else None) or {"column": "", "names": []}
@@ -62,7 +62,7 @@ def subgroups(runs: list[Run]) -> Table:
 
 
 def pooled(run: Run) -> Pool | None:
-    """The test samples of a run whose record says of which subgroup each is; None where it does not, or they differ."""
+    """Return the test samples of a run with recorded subgroups; None without, or if subgroups differ."""
     told = run.result.about.get("subgroups")
     about = run.result.about
     task = task_of(about.get("targets", "classes"), about.get("edges") or ())
@@ -96,7 +96,7 @@ def _rows(pool: Pool, names: list[str]) -> Iterator[list[str]]:
 
 
 def _cell(metric: Metric, value: float, drawn: Array, sign: str = "") -> str:
-    """A value with its interval; without one where resamples do not define it."""
+    """Format a value with its interval; without one if resamples do not define it."""
     if np.isnan(value):
         return NOTHING
     if np.isnan(drawn).any():

@@ -1,4 +1,4 @@
-"""Tables of what only some runs have: clients that were never trained with, and what privacy was spent."""
+"""Tables for some runs only: clients that did not train, and epsilon."""
 
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.nan_safe import mean_of_known
@@ -8,7 +8,7 @@ from pomona.results.wording import capital, listing
 
 
 def unseen(runs: list[Run]) -> Table:
-    """Test results of the clients that were never trained with, a row a client and named model."""
+    """Return test results of the clients that did not train, one row per client and named model."""
     found = [(run, _tested(run)) for run in runs]
     several, headings = len(runs) > 1, list(dict.fromkeys(capital(run.metric.heading) for run in runs))
     one_loss = len({run.loss for run in runs}) == 1
@@ -50,7 +50,7 @@ def _tested(run: Run) -> list[Evaluation]:
 
 
 def _beside(run: Run, rows: list[Evaluation]) -> str:
-    """The mean over unseen clients of the model that the run is judged by, beside that over the members."""
+    """Compare the headline model's mean over unseen clients with that over the members."""
     own = [e.mean for e in rows if (e.model, e.when) == headline(run.result)]
     mean = mean_of_known(own)
     if mean is None or run.mean is None:
@@ -62,7 +62,7 @@ def _beside(run: Run, rows: list[Evaluation]) -> str:
 
 
 def privacy(runs: list[Run]) -> Table:
-    """Epsilon spent by each client of a private run."""
+    """Return the epsilon of each client of a private run."""
     private = [(run, spent) for run in runs if (spent := run.result.summary.get("privacy"))]
     several = len(private) > 1
     return Table(
@@ -84,7 +84,7 @@ def privacy(runs: list[Run]) -> Table:
 
 
 def _terms(run: Run, delta: float, void: str | None) -> str:
-    """The conditions under which a run's ε hold."""
+    """Describe the conditions of a run's ε."""
     if void:
         return f"{run.label}: {void}."
     budget, accepted = run.setting("privacy.epsilon_budget"), run.setting("privacy.acknowledge")

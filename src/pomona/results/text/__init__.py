@@ -1,1 +1,1 @@
-"""Sentences about results, generated from the numbers."""
+"""Text on results, generated from the numbers."""

@@ -18,9 +18,9 @@ from pomona.results.text.course import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
 
 FEW_EVENTS = 10
-"""Test samples of the rarer answer below which a client's own numbers say little."""
+"""Number of rarer answers among the test samples below which a client's own numbers are unreliable."""
 FEW_SAMPLES = 30
-"""Test samples in all below which they do."""
+"""Number of test samples below which they are unreliable."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Caution:
 
     Attributes:
         run: the label of the run.
-        of_one, of_many: what follows the labels of one run, of several.
-        before: what comes before them.
-        figure: what the run has of its own; it stands behind its label.
+        of_one, of_many: text after the labels of one run, of several.
+        before: text before them.
+        figure: the run's own figure, after its label.
     """
 
     run: str
@@ -42,7 +42,7 @@ class Caution:
 
 
 def cautions(runs: list[Run]) -> list[str]:
-    """The sentences, the gravest first; what holds for several runs is said once and names them."""
+    """Return the sentences, most serious first; those for several runs are merged and name them."""
     each = [
         sentence
         for check in (_short, _diverging, _undefined, _constant, _threshold, _unmoved, _climbing, _overtrained)
@@ -54,7 +54,7 @@ def cautions(runs: list[Run]) -> list[str]:
 
 
 def _merged(notes: Sequence[Caution]) -> Iterator[str]:
-    """One sentence for all notes that say the same, in the order of the first of them."""
+    """Merge notes with the same text into one sentence, in the order of their first."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for note in notes:
         label = f"{note.run} ({note.figure})" if note.figure else note.run
@@ -91,7 +91,7 @@ def _undefined(run: Run) -> Iterator[Caution]:
 
 
 def _constant(run: Run) -> Iterator[Caution]:
-    """Caution: the model is not better than a constant prediction."""
+    """Warn that the model is not better than a constant prediction."""
     constant = run.constant
     both = [(c, v) for c, v in run.values.items() if c in constant]
     if not both:
@@ -107,7 +107,7 @@ def _constant(run: Run) -> Iterator[Caution]:
 
 
 def _threshold(run: Run) -> Iterator[Caution]:
-    """Where classes are judged by scores, the answers at the usual threshold may still be the most frequent class."""
+    """Warn that, although scores rank well, predictions at the usual threshold may all be the most frequent class."""
     counts = [matrix for _, matrix in confusions(run)]
     if run.metric == ACCURACY or not counts:
         return
@@ -123,7 +123,7 @@ def _threshold(run: Run) -> Iterator[Caution]:
 
 
 def _unmoved(run: Run) -> Iterator[Caution]:
-    """Relationships that are what they started from answer no question about the clients."""
+    """Warn that relationships are unchanged, and so carry no information on the clients."""
     series = recorded(run).get("dr")
     if series and unmoved(series):
         ends = " have hardly moved from the clients' shares of the samples: they say who is large, not who helps."
@@ -131,7 +131,7 @@ def _unmoved(run: Run) -> Iterator[Caution]:
 
 
 def _climbing(run: Run) -> Iterator[Caution]:
-    """A curve that had not come to rest."""
+    """Warn of a curve that was still rising."""
     if what := still_rising(run):
         seen = f"({what}): more rounds may change what this page says."
         yield Caution(
@@ -142,7 +142,7 @@ def _climbing(run: Run) -> Iterator[Caution]:
 
 
 def _overtrained(run: Run) -> Iterator[Caution]:
-    """A curve that was better before the round that is compared."""
+    """Warn of a curve that was better before the compared round."""
     if (since := worse_since(run)) is not None:
         seen = f"({run.metric.title} on validation): {REMEDY}."
         yield Caution(
@@ -162,7 +162,7 @@ def _alone(runs: list[Run]) -> Iterator[str]:
 
 
 def _moments(runs: list[Run]) -> Iterator[str]:
-    """Runs that are compared in rounds that were chosen in different ways."""
+    """Warn of comparing rounds that were chosen in different ways."""
     best = [run.label for run in runs if run.setting("keep") == "best"]
     last = [run.label for run in runs if run.setting("keep") != "best"]
     if best and last:
@@ -173,7 +173,7 @@ def _moments(runs: list[Run]) -> Iterator[str]:
 
 
 def _closest(runs: list[Run]) -> Iterator[str]:
-    """Two means of accuracies that one answer more or less would level."""
+    """Warn of two mean accuracies that a single answer could equalise."""
     judged = [run for run in runs if run.mean is not None and run.metric == ACCURACY]
     best = leader(judged) if comparable(runs) else None
     rest = leader([run for run in judged if run is not best])
@@ -193,7 +193,7 @@ def _closest(runs: list[Run]) -> Iterator[str]:
 
 
 def _events(runs: list[Run]) -> Iterator[str]:
-    """Clients with too few test samples, or too few of the rarer answer, to say much by themselves."""
+    """Warn of clients with too few test samples, or too few of the rarer answer."""
     run = next((run for run in runs if run.kept), None)
     if run is None or run.kept is None:
         return
@@ -216,7 +216,7 @@ def _events(runs: list[Run]) -> Iterator[str]:
 
 
 def _picked(runs: list[Run]) -> Iterator[str]:
-    """The best of several was found on the data that then judge it."""
+    """Warn that the best of several runs was selected on the data used to evaluate it."""
     judged = [run for run in runs if run.mean is not None and run.result.name != ALONE]
     best = leader(judged) if comparable(runs) else None
     base = baseline(runs, best) if best else None

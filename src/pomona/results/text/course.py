@@ -1,4 +1,4 @@
-"""What the end of a run's curve says: was the run still getting better, or had it been better before?"""
+"""Trend at the end of a run's curve: still improving, or better before."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ from pomona.results.run_numbers import Run
 
 REMEDY = "run all with keep=best, which compares every run in its round best on validation"
 SHORTEST = 8
-"""Evaluated rounds that a curve must have before its end can be judged."""
+"""Minimum number of evaluated rounds for assessing a curve's end."""
 FEWEST = 4
-"""Rounds that a trend is fitted to, at least."""
+"""Minimum number of rounds for fitting a trend."""
 
 
 def still_rising(run: Run) -> str:
-    """Of what, and where, a run was still getting better when it ended; empty where it was not.
+    """Describe where a run was still improving when it ended; empty if it was not.
 
-    That is a curve that rises in its last third by more than twice its scatter; on validation where there is one.
+    A curve is rising if its last third rises by more than twice its scatter; uses validation if available.
     """
     known, what = _validation(run), f"{run.metric.title} on validation"
     if len(known) < SHORTEST:
@@ -34,10 +34,10 @@ def still_rising(run: Run) -> str:
 
 
 def worse_since(run: Run) -> int | None:
-    """The round since which a run has got worse on validation; None where it has not, or where that round is compared.
+    """Return the round since which a run got worse on validation; None if it did not, or if that round is compared.
 
-    That is its best round there, where the curve falls from it on by more than twice its scatter; of several seeds the
-    first such round.
+    That is its best round there, if the curve then falls by more than twice its scatter; for several seeds, the first
+    such round.
     """
     if run.seeds:
         return min((since for one in run.seeds if (since := worse_since(one)) is not None), default=None)
@@ -53,12 +53,12 @@ def worse_since(run: Run) -> int | None:
 
 
 def _validation(run: Run) -> list[tuple[int, float]]:
-    """(round, mean over clients on validation, more is better)."""
+    """Return (round, mean over clients on validation, more is better)."""
     return [(e.round, run.metric.goodness(e.mean)) for e in run.validation if e.mean is not None]
 
 
 def _trend(values: Sequence[float]) -> tuple[float, float]:
-    """How far a line through equally spaced values rises, and their scatter around it."""
+    """Return the rise of a line through equally spaced values, and their scatter around it."""
     steps = np.arange(len(values))
     slope, start = np.polyfit(steps, values, 1)
     return float(slope * (len(values) - 1)), float(np.std(np.asarray(values) - (slope * steps + start)))

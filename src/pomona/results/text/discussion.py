@@ -1,4 +1,4 @@
-"""Differences from the paper in generated sentences: settings, leaders and levels."""
+"""Generated sentences on differences from the paper: settings, leading methods and levels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ TIE = 1e-9
 
 
 def sentences(made: Comparison) -> list[tuple[str, list[str]]]:
-    """(column, what there is to say about it) for every column that has a result or a reason for none."""
+    """Return (column, sentences) for every column with a result or a reason for its absence."""
     return [(made.of(s)[0].column, _column(made, made.of(s))) for s in made.scenarios]
 
 
@@ -53,7 +53,7 @@ def _missing(entries: Sequence[ComparisonRow]) -> list[str]:
 
 
 def _reason(entry: ComparisonRow) -> str:
-    """Reason for a missing result; for missing data, what to download."""
+    """Return the reason for a missing result; for missing data, what to download."""
     known = CATALOGUE.get(data_of(entry.dataset) or "")
     if entry.state == "data missing" and known:
         return f"Fetch {known.source}; “pomona data list” says where it is looked for"
@@ -61,7 +61,7 @@ def _reason(entry: ComparisonRow) -> str:
 
 
 def _runs(made: Comparison, entry: ComparisonRow) -> list[str]:
-    """Settings that differ from the paper."""
+    """Return settings that differ from the paper."""
     own, theirs = flat(entry.settings), stated(made.paper, entry.setting)
     other = [
         f"{WORDS[key]} {plain(str(own[key]))}, not {value}"
@@ -86,7 +86,7 @@ def _runs(made: Comparison, entry: ComparisonRow) -> list[str]:
 
 @dataclass(frozen=True)
 class _Both:
-    """A method that has both: the paper's accuracy in percent, and ours as a share over seeds."""
+    """A method with both the paper's accuracy in percent, and ours as a share over seeds."""
 
     entry: ComparisonRow
     paper: float
@@ -103,7 +103,7 @@ def _order(made: Comparison, done: Sequence[ComparisonRow]) -> list[str]:
 
 
 def _lead(known: Sequence[_Both]) -> str:
-    """The leading methods here, and the rank of the paper's best."""
+    """Describe the leading methods here, and the rank of the paper's best."""
     ours = sorted(known, key=lambda k: -k.own.mean)
     leader, best = ours[0], max(known, key=lambda k: k.paper)
     if leader.own.mean - best.own.mean < TIE:
@@ -117,13 +117,13 @@ def _lead(known: Sequence[_Both]) -> str:
 
 
 def _agreement(known: Sequence[_Both]) -> str:
-    """Number of pairs of methods in the paper's order."""
+    """Count the pairs of methods in the paper's order."""
     pairs = list(combinations(known, 2))
     swapped = [(a, b) for a, b in pairs if (a.paper - b.paper) * (a.own.mean - b.own.mean) < 0]
     close = sum(abs(a.own.mean - b.own.mean) <= max(a.own.std or 0, b.own.std or 0) for a, b in swapped)
     seeds = max(known, key=lambda k: k.own.mean).own.n
     within = f", {close} of them within a standard deviation over our seeds" if seeds > 1 and swapped else ""
-    from scipy import stats  # late: a second, which a page of one run needs not
+    from scipy import stats  # late: a second, not needed for a page of one run
 
     tau = stats.kendalltau([k.paper for k in known], [k.own.mean for k in known]).statistic
     agree = "" if np.isnan(tau) else f" (Kendall's tau {tau:.2f})"
@@ -165,7 +165,7 @@ def _notes(done: Sequence[ComparisonRow]) -> list[str]:
 
 
 def shared(made: Comparison) -> Mapping[str, Any]:
-    """Settings that every finished cell has in common, by dotted key; without where a machine keeps its data."""
+    """Return settings shared by all finished cells, by dotted key, except data locations."""
     trees = [flat(e.settings) for e in made.entries if e.cells]
     common = {k: v for k, v in trees[0].items() if all(t.get(k) == v for t in trees)} if trees else {}
     return {k: v for k, v in common.items() if k != "data.dir"}

@@ -1,4 +1,4 @@
-"""What the means of some runs rest on, for a terminal: clients, test rows and events, and who is left out, by name."""
+"""The basis of the means of some runs, for a terminal: clients, test rows, events, and names of excluded clients."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from pomona.results.wording import counted, listing
 
 
 def rests_on(runs: Sequence[Run]) -> list[str]:
-    """A sentence for runs whose means are over the same clients, then one for each gain over training alone."""
+    """Return a sentence for runs whose means are over the same clients, then one for each gain over local training."""
     alike: dict[str, list[str]] = {}
     for run in runs:
         if text := _mean(run):
@@ -28,7 +28,7 @@ def rests_on(runs: Sequence[Run]) -> list[str]:
 
 
 def _mean(run: Run) -> str:
-    """``mean over 2 of 3 clients, 40 test rows; left out, without a value: B.``; empty without an evaluation."""
+    """Format ``mean over 2 of 3 clients, 40 test rows; left out, without a value: B.``; empty without an evaluation."""
     kept = run.kept
     if kept is None:
         return ""

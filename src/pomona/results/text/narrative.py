@@ -7,14 +7,14 @@ from pomona.results.wording import counted, listing
 
 
 def title(runs: list[Run]) -> str:
-    """The name of the page."""
+    """Return the title of the page."""
     names = listing([run.label for run in runs]) if len(runs) <= 6 else f"{len(runs)} runs"
     places = sorted({place for run in runs if (place := run.source)})
     return names + (f" on {listing(places)}" if places else "")
 
 
 def setup(runs: list[Run]) -> str:
-    """Setup of a run: model, data and clients."""
+    """Describe the setup of a run: model, data and clients."""
     first = runs[0]
     n = len(first.result.about.get("clients") or ())
     who = counted(n, "client") if n else "the clients"
@@ -29,7 +29,7 @@ def setup(runs: list[Run]) -> str:
 
 
 def _models(run: Run) -> str:
-    """``lenet models (1,234 parameters)``."""
+    """Format ``lenet models (1,234 parameters)``."""
     about = run.result.about
     model, parameters = about.get("model"), about.get("parameters")
     name = model.get("name") if isinstance(model, dict) else model
@@ -38,23 +38,23 @@ def _models(run: Run) -> str:
 
 
 def _length(runs: list[Run]) -> str:
-    """`` over 20 and 40 rounds``; empty where no run says."""
+    """Format `` over 20 and 40 rounds``; empty if unknown."""
     rounds = _each(runs, "rounds")
     return f" over {listing(list(map(str, rounds)))} round{'s' if rounds != [1] else ''}" if rounds else ""
 
 
 def _seeds(runs: list[Run]) -> str:
-    """``seeds 1 and 2``; empty where no run says."""
+    """Format ``seeds 1 and 2``; empty if unknown."""
     seeds = _each(runs, "seed")
     return f"seed{'s' if len(seeds) > 1 else ''} {listing(list(map(str, seeds)))}" if seeds else ""
 
 
 def _each(runs: list[Run], key: str) -> list[int]:
-    """The values that a setting has in some run, ascending."""
+    """Return the values of a setting in the runs, ascending."""
     return sorted({value for run in runs if (value := run.setting(key)) is not None})
 
 
 def progress(run: Run, now: datetime) -> str:
-    """Progress of a running run, ``now`` in UTC."""
+    """Describe the progress of a running run, ``now`` in UTC."""
     done, planned = len(run.result.rounds), run.setting("rounds")
     return f"round {done}{f' of {planned}' if planned is not None else ''} is done, written at {now:%H:%M:%S} UTC"

@@ -1,6 +1,6 @@
-"""The first thing that a page says: does federation help, by how much, and whom does it not help.
+"""The opening verdict of a page: whether federation helps, by how much, and which clients it does not help.
 
-A sentence says no more than its interval: one run is ahead of another only where the paired interval over clients
+A sentence claims no more than its interval: a run is better than another only if the paired interval over clients
 excludes 0 (see ``pomona.record.paired_gain``).
 """
 
@@ -18,7 +18,7 @@ LEVEL = "no difference that this data can show"
 
 
 def verdicts(runs: list[Run]) -> list[str]:
-    """The sentences, with every number named."""
+    """Return the sentences, with every number named."""
     compared = over_seeds(runs)
     sentences = _one(compared[0]) if len(compared) == 1 else _several(compared)
     return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in sentences]
@@ -39,7 +39,7 @@ def _one(run: Run) -> list[str]:
 
 
 def judged(run: Run) -> str:
-    """The headline model of a run, and when it was evaluated."""
+    """Describe the headline model of a run, and the moment of its evaluation."""
     kept = run.kept
     assert kept is not None
     owner = "the global model" if kept.model == "global" else f"the clients' {kept.model} models"
@@ -72,7 +72,7 @@ def _several(runs: list[Run]) -> list[str]:
 
 
 def _counted(found: Gained) -> list[int]:
-    """The clients that a gain's mean is over; those that both runs have a value of, where there is no such mean."""
+    """Return the clients in a gain's mean; those with values in both runs, if there is no such mean."""
     left_out = {out.client for out in found.over.left_out} if found.over else set()
     return [client for client in found.differences if client not in left_out]
 
@@ -89,9 +89,9 @@ def _seeds(run: Run) -> str:
 
 
 def _helps(found: Gained, tried: int) -> str:
-    """Whether federation helps, by the best of the runs that were tried.
+    """Describe whether federation helps, by the best of the runs tried.
 
-    Nothing follows where the run behind had been better before the round that is compared.
+    No conclusion is drawn if the worse run was better before the compared round.
     """
     run, base, metric = found.run, found.base, found.run.metric
     best = f"{run.label}, the best of {tried} {'candidates' if run.seeds else 'runs'}," if tried > 1 else run.label
@@ -128,7 +128,7 @@ def _helps(found: Gained, tried: int) -> str:
 
 
 def _overtrained(behind: Run) -> str:
-    """Why the round that is compared is unfair to the run behind; empty where it is not."""
+    """Explain why the compared round is unfair to the worse run; empty if it is not."""
     since = worse_since(behind)
     if since is None:
         return ""
@@ -139,7 +139,7 @@ def _overtrained(behind: Run) -> str:
 
 
 def _useless(runs: list[Run]) -> list[str]:
-    """Where no run, training alone included, is better than no model at all, this comes first."""
+    """Report first if no run, including local training, is better than a constant prediction."""
     for run in runs:
         constant = mean_of_known([v for c, v in run.constant.items() if c in run.values])
         if constant is None or run.metric.better(run.mean, constant):
@@ -148,9 +148,9 @@ def _useless(runs: list[Run]) -> list[str]:
 
 
 def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
-    """Score of a constant prediction, and for regression the explained share of variance.
+    """Report the score of a constant prediction, and for regression the explained share of variance.
 
-    ``clients``: those that the constant is of; all if None.
+    ``clients``: those for the constant; all if None.
     """
     constant = mean_of_known([v for c, v in run.constant.items() if clients is None or c in clients])
     explained = mean_of_known([r.get("r2") for r in records(run)])
@@ -169,7 +169,7 @@ def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
 
 
 def _among(best: Run, rivals: list[Gained]) -> list[str]:
-    """The best run compared with the other federated runs."""
+    """Compare the best run with the other federated runs."""
     ahead = [
         f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval {interval(best.metric, g.over)})"
         for g in rivals

@@ -1,1 +1,1 @@
-"""The pages: HTML from templates, scripts and the records' numbers."""
+"""HTML pages from templates, scripts and the records' numbers."""

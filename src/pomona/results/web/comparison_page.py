@@ -1,4 +1,4 @@
-"""The comparison page, and the same as Markdown, CSV and LaTeX beside it."""
+"""The comparison page, also as Markdown, CSV and LaTeX."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ PAGE, TEXT, LATEX, RECORDS = "comparison.html", "comparison.md", "comparison.tex
 def write(bench: Bench, out: Path, forms: Sequence[str] = ()) -> Path:
     """Write ``comparison.html``, ``.md``, ``.tex`` and ``.csv`` into a folder; return the page's path.
 
-    The page holds its figures. With forms, of ``FORMS``, they are also files in ``figures/``.
+    The page embeds its figures. With forms, of ``FORMS``, they are also files in ``figures/``.
 
     Raises:
         StorageError: ``out`` cannot be written.
@@ -47,9 +47,9 @@ def write(bench: Bench, out: Path, forms: Sequence[str] = ()) -> Path:
 
 
 def rank(made: Comparison) -> Ranking | None:
-    """Ranks over the columns in which all ranked methods have a result; None for fewer than two of either.
+    """Rank methods over the columns in which all have a result; None for fewer than two methods or columns.
 
-    Methods that have none in some finished column are left out, columns without any result too.
+    Methods without a result in some finished column are excluded, and columns without any result.
     """
     done = _with_results(made)
     full = [m for m in made.methods if all(m in column for column in done)]
@@ -61,13 +61,13 @@ def rank(made: Comparison) -> Ranking | None:
 
 
 def _with_results(made: Comparison) -> list[dict[str, ComparisonRow]]:
-    """The entries with results of each column that has some, by method."""
+    """Return the entries with results of each column that has some, by method."""
     columns = [{e.method: e for e in made.of(s) if e.cells} for s in made.scenarios]
     return [column for column in columns if column]
 
 
 def _goodness(entry: ComparisonRow, made: Comparison) -> float | None:
-    """The mean over seeds of what a method is judged by; more is better."""
+    """Return the mean over seeds of a method's metric; more is better."""
     own = made.ours(entry)
     return entry.metric.goodness(own.mean) if own else None
 
@@ -95,7 +95,7 @@ def _pictures(made: Comparison, ranked: Ranking | None) -> list[ReportFigure]:
 
 
 def opening(made: Comparison) -> list[str]:
-    """Description of the page, in sentences."""
+    """Describe the page, in sentences."""
     own = made.bench.results
     counts = made.bench.counts
     paper = (

@@ -1,4 +1,4 @@
-"""The report page of a run while it goes on: one more watcher, which writes the page again after rounds."""
+"""The report page of a running run: a callback that rewrites the page after rounds."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,13 +13,13 @@ from pomona.results.web.page_data import LiveProgress
 from pomona.results.web.report_page import refresh
 
 SECONDS = 3
-"""The page is written, and reads itself again, at most this often."""
+"""Minimum seconds between two updates of the page."""
 SHARE = 0.05
-"""The part of a run's time that its page may take."""
+"""Maximum share of a run's time for its page."""
 PATIENCE = 10
-"""A page older than so many of its longest times between two writings was left by a run that ended."""
+"""Multiple of the longest interval between two updates after which a page's run counts as ended."""
 LEAST = 60
-"""But it is never given up before so many seconds."""
+"""Minimum seconds before this."""
 
 
 class LivePageCallback:
@@ -31,10 +31,10 @@ class LivePageCallback:
         self._wrote, self._longest = monotonic(), 0.0
 
     def begin(self) -> None:
-        """Nothing is written before the first round."""
+        """Do nothing; writing starts with the first round."""
 
     def note(self, text: str) -> None:
-        """Notes are for people who look on."""
+        """Do nothing; notes are only displayed."""
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002 - all is on record
         """Write the page, if it is due."""
@@ -46,14 +46,14 @@ class LivePageCallback:
             self._due = begun + max(SECONDS, (monotonic() - begun) / SHARE)
 
     def close(self) -> None:
-        """Leave a page that reads itself no more, where there was one."""
+        """Write a final page that no longer refreshes, if there was one."""
         if self._due:
             refresh(load(self.folder), self.folder, None)
 
 
 @contextmanager
 def following(folder: Path | None) -> Iterator[tuple[Callback, ...]]:
-    """The watcher that keeps the page in a run's folder up to date; none without a folder."""
+    """Yield the callback that updates the page in a run's folder; none without a folder."""
     if folder is None:
         yield ()
         return

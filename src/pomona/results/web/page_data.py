@@ -1,4 +1,4 @@
-"""Data of the page: the record's numbers as one JSON object, large arrays packed."""
+"""Data of the page: the record's numbers as one JSON object, with large arrays packed."""
 
 import base64
 from collections.abc import Sequence
@@ -29,19 +29,19 @@ from pomona.results.wording import slug
 Json: TypeAlias = dict[str, Any]
 
 EXACT = 150_000
-"""Numbers of one quantity beyond which each is stored in a byte, not in four."""
+"""Number of values of one quantity from which each is stored in one byte instead of four."""
 MARKS = 20_000
-"""Counts of labels by client and class beyond which a page does not draw them: each is an element of the document."""
+"""Number of label counts by client and class from which they are not drawn: each is an element of the document."""
 LARGEST = float(np.finfo(np.float32).max)
 MOST = 600_000
-"""Numbers of one quantity beyond which rounds are left out."""
+"""Number of values of one quantity from which rounds are omitted."""
 
 
 def pack(values: NDArray[np.float64]) -> Json:
-    """Numbers of any shape in base64, NaN where there is none: as little-endian float32, or where there are more than
-    ``EXACT`` as bytes: k stands for ``low + k / 254 (high - low)``, 255 for NaN.
+    """Pack numbers of any shape in base64, with NaN for missing ones.
 
-    What is beyond ``LARGEST`` is not drawn.
+    They are little-endian float32, or for more than ``EXACT`` numbers bytes: k is ``low + k / 254 (high - low)``, 255
+    is NaN. Numbers beyond ``LARGEST`` are not drawn.
     """
     values = np.where(np.abs(values) <= LARGEST, values, np.nan)
     if values.size <= EXACT:
@@ -66,9 +66,9 @@ class LiveProgress:
     """Refresh of the page of a running run.
 
     Attributes:
-        seconds: after which the page reads itself again.
+        seconds: interval after which the page reloads.
         written: when it was written.
-        patience: seconds without a newer page after which it takes the run for ended, and reads itself no more.
+        patience: seconds without a newer page after which it considers the run ended, and stops reloading.
     """
 
     seconds: int
@@ -77,7 +77,7 @@ class LiveProgress:
 
 
 def payload(runs: list[Run], live: LiveProgress | None) -> Json:
-    """Everything that the page draws."""
+    """Return all data that the page draws."""
     lead, teaching = leader(runs), [run for run in runs if _learned(run)]
     return {
         "live": live and [live.seconds, live.written.timestamp(), live.patience],
@@ -123,12 +123,12 @@ def _run(run: Run, runs: list[Run]) -> Json:
 
 
 def _drawn(look: Look) -> Json:
-    """A look, its marker by number; lengths of dashes in widths of the line."""
+    """Convert a look, with its marker by number and dash lengths in line widths."""
     return {"colour": look.colour, "bright": look.bright, "dash": look.dash, "marker": MARKERS.index(look.marker)}
 
 
 def _metric(metric: Metric) -> Json:
-    """Format of a metric's values on the page, and the bounds of its axis, if any."""
+    """Return the format of a metric's values on the page, and the bounds of its axis, if any."""
     ends = [metric.low, metric.high] if metric.higher else [metric.low]
     return {
         "name": metric.name,
@@ -142,9 +142,9 @@ def _metric(metric: Metric) -> Json:
 
 
 def _gained(run: Run, runs: list[Run]) -> tuple[Run, Gained | None]:
-    """The run that a page compares, of several seeds their mean; and its gain over training alone where it is shown.
+    """Return the run to compare, for several seeds their mean; and its gain over local training if shown.
 
-    That of several seeds is shown once, with the first of them.
+    The gain of several seeds is shown once, with the first of them.
     """
     compared = over_seeds(runs)
     whole = next((one for one in compared if run in one.seeds), run)
@@ -153,7 +153,7 @@ def _gained(run: Run, runs: list[Run]) -> tuple[Run, Gained | None]:
 
 
 def _gains(found: Gained) -> list[Json]:
-    """Gain of each client over training alone, with its own interval and the joint verdict where they are known."""
+    """Return each client's gain over local training, with its own interval and the joint verdict if known."""
     known, shown = dict(enumerate(zip(found.clients, found.verdicts, strict=True))), ("value", "low", "high", "pairs")
     gains: list[Json] = [{} for _ in range(1 + max([*known, *found.differences], default=-1))]
     for client, difference in found.differences.items():
@@ -165,21 +165,21 @@ def _gains(found: Gained) -> list[Json]:
 
 
 def clients(run: Run) -> int:
-    """Number of clients of a run."""
+    """Return the number of clients of a run."""
     result = run.result
     seen = {c for e in result.evaluations for c in e.clients} | {c for row in result.rounds for c in row.cohort}
     return max(len(result.about.get("clients") or ()), 1 + max(seen, default=-1))
 
 
 def _groups(result: Result, n: int) -> list[int]:
-    """The hidden group of each client, numbered from 0 in their order; empty where unknown."""
+    """Return each client's hidden group, numbered from 0 in order of occurrence; empty if unknown."""
     groups = list(result.about.get("groups") or ())
     known = {group: k for k, group in enumerate(sorted(set(groups)))}
     return [known[g] for g in groups] if len(groups) == n and len(known) > 1 else []
 
 
 def _rows(who: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]], n: int) -> NDArray[np.float64]:
-    """Values of some clients a row, as (T, n) with NaN for the others and for what is undefined."""
+    """Return values of some clients per row, as (T, n) with NaN for the others and for undefined ones."""
     table = np.full((len(who), n), np.nan)
     for t, (some, row) in enumerate(zip(who, values, strict=True)):
         table[t, list(some)] = np.array(row, dtype=np.float64)  # None becomes NaN
@@ -198,7 +198,7 @@ def _view(curve: list[Evaluation], n: int) -> Json:
 
 
 def _learned(run: Run) -> list[Json]:
-    """Quantities in the run's ``info``, in order of appearance."""
+    """Return the quantities in the run's ``info``, in order of appearance."""
     shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
     split = any(series.quantity.kind == "clusters" for series in shown.values())
     drawn = [s for name, s in shown.items() if not (split and name in clusters.NORMS)]
@@ -231,14 +231,14 @@ def _quantity(series: Series) -> Json:
 
 
 def _epochs(series: Series) -> Json | None:
-    """Losses over the epochs of weight learning, and how many of them each client's initial stage had."""
+    """Return losses over the epochs of weight learning, and the length of each client's initial stage."""
     what, found = series.quantity, weight_learning.course(series.run, series.quantity.name)
     words = {name: getattr(what, name) for name in ("name", "kind", "title", "symbol", "meaning")}
     return None if found is None else {**words, "values": pack(found.losses), "stage": found.stage}
 
 
 def _norms(shown: dict[str, Series]) -> Json:
-    """CFL's norms by cluster, with the thresholds of a split."""
+    """Return CFL's norms by cluster, with the thresholds of a split."""
     own = next(series for series in shown.values() if series.quantity.kind == "clusters")
     updates, norms = (shown[name] for name in clusters.NORMS)
     measured = {c: clusters.points(own, norms, c) for c in clusters.ever(own)}
@@ -261,12 +261,12 @@ def _confusion(run: Run) -> Json | None:
 
 
 def _partition(run: Run) -> str:
-    """Key that identifies a partition."""
+    """Return a key that identifies a partition."""
     return str(run.result.about.get("partition_sha256") or place(run))[:16]
 
 
 def _partitions(runs: list[Run]) -> dict[str, Json]:
-    """The label counts of every partition among the runs, by the name that runs know it by."""
+    """Return the label counts of every partition among the runs, by key."""
     found: dict[str, Json] = {}
     for run in runs:
         held = partition.find([run])
@@ -284,7 +284,7 @@ def _partitions(runs: list[Run]) -> dict[str, Json]:
 
 
 def left_out(runs: list[Run]) -> list[str]:
-    """Sentences on what is too large to be drawn on the page, and the files that hold it."""
+    """Report quantities that are too large for the page, and the files that contain them."""
     lines = []
     for run in runs:
         lines += [

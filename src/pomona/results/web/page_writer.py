@@ -12,20 +12,20 @@ from pomona.results.figures.folder import save
 from pomona.storage.atomic_io import publish, writing
 
 FIGURES = "figures"
-"""The folder of figures beside a page."""
+"""Folder of figures beside a page."""
 
 
 WEB = "pomona.results.web"
-"""The package of templates that all pages share."""
+"""Package of templates shared by all pages."""
 
 
 def render(template: str, package: str = WEB, **context: Any) -> str:
-    """The HTML of a template in a package, which uses no name that is not given. It may build on those in ``WEB``."""
+    """Render a template of a package as HTML; undefined names are errors. It may extend templates in ``WEB``."""
     return str(_templates(package).get_template(template).render(context))
 
 
 @cache
-def _templates(package: str) -> Any:  # jinja2.Environment: compiling its templates takes longer than filling them in
+def _templates(package: str) -> Any:  # jinja2.Environment; compiling templates is slower than rendering them
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -40,7 +40,7 @@ def _templates(package: str) -> Any:  # jinja2.Environment: compiling its templa
 
 
 def whole(text: str) -> Markup:
-    """A text whose words with a hyphen stay on one line as long as they fit there: FedAvg-FT is one name."""
+    """Mark up a text so that words with a hyphen are not broken if they fit a line: FedAvg-FT is one name."""
     word = Markup('<span class="whole">{}</span>')
     return Markup(" ").join(word.format(part) if "-" in part else part for part in text.split(" "))
 
@@ -48,13 +48,13 @@ def whole(text: str) -> Markup:
 def write_page(
     out: Path, texts: Mapping[str, str], figures: Sequence[ReportFigure] = (), forms: Sequence[str] = ()
 ) -> Path:
-    """Write figures and then texts by their file names; a reader sees an old file or a new one, never a half.
+    """Write figures and then texts by their file names, each atomically.
 
     Args:
-        out: the folder; made if absent.
+        out: the folder; created if missing.
         texts: the page comes last.
-        figures: written as files in the folder of figures, where they replace those of an earlier call.
-        forms: the files that each figure is written as; without one the folder is left as it is.
+        figures: written as files in the folder of figures, replacing those of an earlier call.
+        forms: the formats of each figure; with none the folder is unchanged.
 
     Returns:
         The path of the page.

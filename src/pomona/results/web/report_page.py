@@ -1,4 +1,4 @@
-"""The report page: one HTML file that needs nothing else, and the figures beside it."""
+"""The report page: one self-contained HTML file, and optional figure files beside it."""
 
 import base64
 import hashlib
@@ -40,21 +40,21 @@ from pomona.results.wording import capital, megabytes
 
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
-"""The page's own scripts, in the order in which they build on each other."""
+"""The page's own scripts, in order of dependency."""
 Setting: TypeAlias = tuple[str, list[str], bool]
 FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
-"""What the start event says about a run beyond its settings, as far as a reader needs it to repeat the run."""
+"""Facts of the start event, besides the settings, that a reader needs to repeat the run."""
 
 
 def write(results: list[Result], out: Path, forms: Sequence[str] = ()) -> Path:
-    """Write ``out/report.html``, and where forms are given every figure in ``out/figures``; return the page's path.
+    """Write ``out/report.html``, and with forms every figure in ``out/figures``; return the page's path.
 
-    One result gives the report of a run, several a comparison. A figure whose numbers were not recorded is left out.
+    One result gives the report of a run, several a comparison. Figures without recorded numbers are omitted.
 
     Args:
         results: the runs.
         out: the folder.
-        forms: the files of each figure, of ``FORMS``; they replace those that an earlier call wrote.
+        forms: formats of each figure, of ``FORMS``; the files replace those of an earlier call.
 
     Raises:
         ConfigError: there is no result.
@@ -71,7 +71,7 @@ def write(results: list[Result], out: Path, forms: Sequence[str] = ()) -> Path:
 
 
 def refresh(result: Result, out: Path, live: LiveProgress | None) -> Path:
-    """Write ``out/report.html`` of a run that is going on, which reads itself again; with None it does not any more.
+    """Write ``out/report.html`` of a running run, which reloads itself; with None it no longer does.
 
     The page draws its own figures; pictures are left to ``write``.
 
@@ -87,7 +87,7 @@ def page(
     forms: Sequence[str] = (),
     live: LiveProgress | None = None,
 ) -> str:
-    """The page: its words and tables, its numbers, and the scripts that draw them."""
+    """Return the page: its text and tables, its numbers, and the scripts that draw them."""
     data, code = payload(runs, live), script()
     rows = distinct(table([run.result for run in runs]))
     gains, tables, parts = [*map(bounded, gain_tables(runs))], client_tables(runs), sections(data)
@@ -149,14 +149,14 @@ def page(
 
 
 def script() -> Markup:
-    """The page's script: everything in one scope of its own."""
+    """Return the page's script, all in one scope."""
     folder = files("pomona.results") / "web"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return Markup("".join(['"use strict";\n(() => {\n', *parts, "})();\n"]))  # noqa: S704 - the package's own files
 
 
 def embedded(data: Json) -> Markup:
-    """A JSON object as it may stand inside a script element: no tag or comment can begin or end in it."""
+    """Escape a JSON object for a script element, so that no tag or comment can begin or end in it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -164,7 +164,7 @@ def embedded(data: Json) -> Markup:
 
 
 def sections(data: Json) -> list[tuple[str, str]]:
-    """(anchor, heading) of the parts that have something to draw."""
+    """Return (anchor, heading) of the sections with content."""
     runs = data["runs"]
     known = {
         "training": any(run["rounds"] or run["views"] for run in runs),
@@ -176,7 +176,7 @@ def sections(data: Json) -> list[tuple[str, str]]:
 
 
 def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
-    """The columns of values in the summary that hold a number, and the best headline value of each (set in bold)."""
+    """Return the summary's columns with a number, and the best headline value of each (set in bold)."""
     names = ("last", "test_at_best_validation", "best_on_test", "pooled", "worst", "percentile_10")
     metrics = {row["metric"] for row in rows}
     best = metric_named(next(iter(metrics))).best if len(metrics) == 1 else lambda _: None
@@ -185,7 +185,7 @@ def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
 
 
 def bounded(table: Table) -> Table:
-    """The table with at most ``MOST_ROWS`` rows, and a note on the others."""
+    """Limit a table to ``MOST_ROWS`` rows, with a note on the others."""
     rows = len(table.rows)
     if rows <= MOST_ROWS:
         return table
@@ -197,7 +197,7 @@ def bounded(table: Table) -> Table:
 
 
 def fewer(runs: list[Run]) -> str:
-    """That the verdict is over fewer clients than the means in the summary; empty where it is not."""
+    """Note that the verdict is over fewer clients than the means in the summary; empty if it is not."""
     compared = over_seeds(runs)
     best = contender([run for run in compared if run.mean is not None])
     base = baseline(compared, best) if best else None
@@ -206,9 +206,9 @@ def fewer(runs: list[Run]) -> str:
 
 @dataclass(frozen=True)
 class ClientTable:
-    """The final metrics of a run's clients: ``rows`` of (name, [(value, small print)]); ``open``: shown at once.
+    """The final metrics of a run's clients: ``rows`` of (name, [(value, small print)]); ``open``: initially expanded.
 
-    Of more than ``MOST_ROWS`` clients those that fare worst; ``left_out``: how many others there are.
+    With more than ``MOST_ROWS`` clients, the worst ones; ``left_out``: the number of others.
     """
 
     run: Run
@@ -219,18 +219,18 @@ class ClientTable:
 
     @property
     def round(self) -> int | None:
-        """The round that the models are of."""
+        """The round of the models."""
         return self.run.kept.round if self.run.kept else None
 
 
 def client_tables(runs: list[Run]) -> list[ClientTable]:
-    """For each run with final metrics a table with a row a client."""
+    """Return a table with one row per client for each run with final metrics."""
     best = contender([run for run in runs if run.mean is not None]) or runs[0]
     return [_client_table(run, found, run is best) for run in runs if (found := records(run))]
 
 
 def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientTable:
-    # What the run is judged by comes first, with its interval.
+    # The headline metric comes first, with its interval.
     columns = {run.metric.name: run.metric, **METRICS, **DETAILS}
     given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in found)]
     train = (run.result.about.get("sizes") or {}).get("train") or []
@@ -245,7 +245,7 @@ def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientT
 
 
 def _goodness(run: Run, record: dict[str, Any]) -> float:
-    """How well a client fares; those without a value come last."""
+    """Return a client's result, more is better; those without a value come last."""
     value = record.get(run.metric.name)
     return inf if value is None else run.metric.goodness(value)
 
@@ -255,17 +255,17 @@ def _size(samples: int | None) -> tuple[str, str]:
 
 
 def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
-    """A client's value of a metric, and its interval where there is one."""
+    """Return a client's value of a metric, and its interval if there is one."""
     value, bounds = record.get(metric.name), (record.get("intervals") or {}).get(metric.name)
     shown = NOTHING if value is None else metric.number(value)
     return shown, " to ".join(metric.number(b) for b in bounds) if bounds else ""
 
 
 def settings(runs: list[Run]) -> tuple[list[Setting], list[Setting]]:
-    """(key, value of each run, whether they differ) for every setting and every recorded fact, in two parts.
+    """Return (key, value of each run, whether they differ) for every setting and recorded fact, in two parts.
 
-    First the settings that a reader has to know, those that differ between the runs or from the defaults of a run's
-    method, data, partition and network, and the names of these. Then all others.
+    First the important settings: those that differ between the runs or from the defaults of a run's method, data,
+    partition and network, and the names of these. Then all others.
     """
     chosen = [flat(run.result.config) for run in runs]
     facts = [flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None}) for run in runs]
