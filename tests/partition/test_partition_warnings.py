@@ -30,7 +30,8 @@ def test_classes():
     ]
     assert said(table([0, 30, 30], [0, 10, 10])) == ["no row is of class class-0; numbers of classes start at 0"]
     assert said(table([30, 30, 2], [10, 10, 1])) == [
-        "classes with fewer than 5 rows: class-2 (3); some clients or parts will not have them"
+        "classes with fewer than 5 rows: class-2 (3); some clients or parts will not have them. If they are typing "
+        "errors, correct the rows"
     ]
     assert said(PLAIN, classes=("Yes", "yes")) == [
         "classes that differ in capital letters, blanks or the form of characters only: Yes, yes; write them "

@@ -15,7 +15,7 @@ from pomona.metrics.nan_safe import Array, row_means
 from pomona.metrics.overlap import dice
 from pomona.objective.interface import Objective
 from pomona.record.predictions import Answers
-from pomona.tasks.scores import compute, full_metrics, outcome_metrics
+from pomona.tasks.scores import compute, full_metrics, outcome_metrics, without_intervals
 
 EVALUATED = ("validation", "test")
 Model = tuple[str, str]  # (model, when)
@@ -88,7 +88,14 @@ class Examination:
         return {named: cache(partial(_answers, self.objective, self.client, w)) for named, w in self.models.items()}
 
     def _figures(self, ask: Ask, split: str) -> Figures:
-        """Return full metrics of a model on a split; on test also of each outcome, at a threshold from validation."""
+        """Return full metrics of a model on a split; on test also of each outcome, at a threshold from validation.
+
+        Without intervals if samples are clustered: they take every sample for an independent one.
+        """
+        found = self._with_intervals(ask, split)
+        return without_intervals(found) if (split, self.client) in self.objective.data.clustered else found
+
+    def _with_intervals(self, ask: Ask, split: str) -> Figures:
         task = self.objective.data.task
         answers = ask(split, task.examine if split == "test" else task.reduce)
         found = full_metrics(answers, task, seed=self.seed, client=self.client)

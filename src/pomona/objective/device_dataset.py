@@ -54,6 +54,7 @@ class DeviceDataset:
         weights: (N, K) class or label weights of each client's training; None if all are equal.
         augment: changes of training images, from ``augmentation.parsed``.
         patch: patch size for training on images with masks; None for whole images.
+        clustered: (split, client) with several samples of one group, e.g. rows of one patient.
     """
 
     x: Tensor
@@ -68,6 +69,7 @@ class DeviceDataset:
     weights: Tensor | None = None
     augment: tuple[str, ...] = ()
     patch: PatchSettings | None = None
+    clustered: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def of(cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu") -> "DeviceDataset":
@@ -86,7 +88,8 @@ class DeviceDataset:
         if task.standardised:
             moved, scaled = (torch.tensor(v).double().to(device) for v in (dataset.target_shift, dataset.target_scale))
             units = moved, scaled
-        return cls(x, y, shift, scale, own, targets, held, units, dataset.edges)
+        clustered = _clustered(dataset, partition)
+        return cls(x, y, shift, scale, own, targets, held, units, dataset.edges, clustered=clustered)
 
     def class_counts(self, client: int) -> Tensor | None:
         """Return the training samples (pixels, of masks) per class, up to the client's last; None without classes."""
@@ -166,6 +169,20 @@ class DeviceDataset:
     def sizes(self, split: str) -> list[int]:
         """Return the number of samples per client."""
         return [len(r) for r in self.rows[split]]
+
+
+def _clustered(dataset: Dataset, partition: Partition) -> frozenset[tuple[str, int]]:
+    """Return the (split, client) pairs in which several samples are of one group."""
+    if dataset.groups is None:
+        return frozenset()
+    groups = dataset.groups.within(dataset.owners.client if dataset.owners else None)
+    return frozenset(
+        (split, i)
+        for split in SPLITS
+        for i, client in enumerate(partition.clients)
+        for rows in [getattr(client, split)]
+        if len(np.unique(groups[rows])) < len(rows)
+    )
 
 
 def _taken(x: Tensor, take: Callable[[Tensor], Tensor]) -> Tensor:

@@ -48,7 +48,10 @@ def _classes(dataset: Dataset) -> list[str]:
     if len(found) > 20 and 2 * len(found) > len(dataset):
         lines.append(f"{len(dataset)} rows have {len(found)} classes; for measurements set data.targets = regression")
     elif rare:
-        lines.append(f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not have them")
+        lines.append(
+            f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not have them. If they "
+            "are typing errors, correct the rows"
+        )
     return [*lines, *_alike("classes", found)]
 
 

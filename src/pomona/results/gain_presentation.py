@@ -104,7 +104,8 @@ def evidence(run: Run, gain: Gain) -> str:
     names = f"{', '.join(missing)}" if not few else f"{', '.join(missing[:NAMED])}{few}"
     left = f"; left out, with too few test samples: {names}" if missing else ""
     seeds = f", over {gain.seeds} seeds" if gain.seeds > 1 else ""
-    return f"This rests on {counted(gain.rows, 'test row')}{events}, of {over}{seeds}{left}."
+    groups = f" in {counted(gain.pairs, 'group')} (data.group_column)" if gain.pairs < gain.rows else ""
+    return f"This rests on {counted(gain.rows, 'test row')}{groups}{events}, of {over}{seeds}{left}."
 
 
 def of_fewer(found: Gained) -> str:

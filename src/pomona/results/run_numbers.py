@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
 from pomona.metrics.best_round import Point, best
@@ -160,6 +162,11 @@ class Run:
         """Return a client's name."""
         names = self.result.about.get("clients") or ()
         return str(names[number]) if number < len(names) else f"client {number}"
+
+    def units(self, client: int, samples: int) -> int:
+        """Return the number of independent units among a client's test samples: their groups, if known."""
+        groups = self.result.groups(client)
+        return samples if groups is None else len(np.unique(groups))
 
     @property
     def scenario(self) -> tuple[Any, Any]:

@@ -1,5 +1,6 @@
 """Metrics of a model's outputs: a single one, or all that its task defines."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,12 @@ def outcome_metrics(
     chosen_on = _judged(held_out, task) if held_out else None
     draws = partial(stream, seed, "bootstrap", client)
     return {"outcomes": evaluate_outcomes(_judged(tested, task), chosen_on, draws, specificity=specificity)}
+
+
+def without_intervals(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics, and those of outcomes, with None for every interval."""
+    found = {**figures, "intervals": dict.fromkeys(figures.get("intervals") or {})}
+    return found | ({"outcomes": [without_intervals(one) for one in found["outcomes"]]} if "outcomes" in found else {})
 
 
 def _judged(answers: Answers, task: Task) -> Judged:

@@ -65,7 +65,7 @@ def _by_client(found: Gained) -> Table:
         [by_client(found)],
         [
             "Client",
-            "Test samples",
+            "Test groups" if any(gain and gain.pairs < gain.rows for gain in found.clients) else "Test samples",
             capital(f"{metric.heading}, alone"),
             f"with {run.label}",
             "Gain",
@@ -80,7 +80,7 @@ def _by_client(found: Gained) -> Table:
                 metric.number(run.values.get(c)),
                 signed(metric, gain.value),
                 interval(metric, gain),
-                verdict,
+                verdict if gain.ends else "too few to tell",
             ]
             for c, (gain, verdict) in enumerate(zip(found.clients, found.verdicts, strict=True))
             if gain and verdict

@@ -1,12 +1,13 @@
 """Tables of individual classes or labels: metrics at a threshold, and calibration."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from pomona.core.table import NOTHING, Table
+from pomona.metrics.bootstrap import Interval
 from pomona.metrics.calibration import curve
 from pomona.metrics.classification import wilson
 from pomona.metrics.metric import METRICS
@@ -62,7 +63,14 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
         range(2 + len(column)),
     )
     groups = [
-        [*label, client, name, f"{n:,.0f}", f"{mean:.3f}", with_interval(hits / n, wilson(int(hits), int(n)))]
+        [
+            *label,
+            client,
+            name,
+            f"{n:,.0f}",
+            f"{mean:.3f}",
+            with_interval(hits / n, _bounds(o, int(hits), int(n))),
+        ]
         for label, client, name, o in found
         for mean, hits, n in o.get("calibration") or ()
         if 0 <= hits <= n and n >= 1
@@ -76,6 +84,11 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
         range(2 + len(column)),
     )
     return [at, *([calibration] if len(groups) <= MOST_ROWS else [])]
+
+
+def _bounds(found: Mapping[str, Any], hits: int, n: int) -> Interval:
+    """Return Wilson's interval of a share; None if an outcome's figures have none, because samples are clustered."""
+    return wilson(hits, n) if any((found.get("intervals") or {}).values()) else None
 
 
 Group: TypeAlias = tuple[float, float, float, float, int, int]
@@ -109,18 +122,20 @@ def pooled_outcomes(run: Run) -> list[PooledOutcome]:
     if not task.outcomes or first is None or not least <= first[0].shape[1] <= MOST:
         return []
     names = outcome_names(run, first[0].shape[1])
+    clustered = any(run.units(i, len(targets)) < len(targets) for i, (_, targets) in answers.items())
     found = []
     for k in outcome_numbers(first):
         each = {i: outcome(judged, k) for i, judged in answers.items()}
         p, positive = (np.concatenate(parts) for parts in zip(*each.values(), strict=True))
-        groups = [_group(*group) for group in curve(p, positive)]
+        groups = [_group(*group, clustered=clustered) for group in curve(p, positive)]
         clients = {i: [(mean, hits / n) for mean, hits, n in curve(*own)] for i, own in each.items()}
         found.append(PooledOutcome(names[k], groups, clients))
     return found
 
 
-def _group(mean: float, hits: int, n: int) -> Group:
-    low, high = wilson(hits, n) or (hits / n, hits / n)
+def _group(mean: float, hits: int, n: int, *, clustered: bool) -> Group:
+    """Return a group with its bounds, which are its share if samples are clustered: Wilson's would be too narrow."""
+    low, high = (None if clustered else wilson(hits, n)) or (hits / n, hits / n)
     return mean, hits / n, low, high, hits, n
 
 

@@ -197,7 +197,14 @@ def _events(runs: list[Run]) -> Iterator[str]:
     run = next((run for run in runs if run.kept), None)
     if run is None or run.kept is None:
         return
-    small = {c: s for c, s in zip(run.kept.clients, run.kept.samples, strict=True) if 0 < s < FEW_SAMPLES}
+    samples = dict(zip(run.kept.clients, run.kept.samples, strict=True))
+    units = {c: run.units(c, n) for c, n in samples.items()}
+    small = {c: n for c, n in units.items() if 0 < n < FEW_SAMPLES}
+    if any(units[c] < n for c, n in samples.items()):
+        yield (
+            "Test samples of one group (data.group_column) belong together, such as the rows of a patient: numbers of "
+            "single clients have no intervals, gains have those of groups."
+        )
     if small:
         yield (
             f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the intervals, not at the "

@@ -17,8 +17,11 @@ FEWEST = 4
 def still_rising(run: Run) -> str:
     """Describe where a run was still improving when it ended; empty if it was not.
 
-    A curve is rising if its last third rises by more than twice its scatter; uses validation if available.
+    A curve is rising if its last third rises by more than twice its scatter; uses validation if available. A run that
+    was better before, see ``worse_since``, only recovers.
     """
+    if worse_since(run) is not None:
+        return ""
     known, what = _validation(run), f"{run.metric.title} on validation"
     if len(known) < SHORTEST:
         known = [(r.round, -v) for r in run.result.rounds if (v := mean_of_known(r.loss)) is not None]

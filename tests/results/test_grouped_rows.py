@@ -1,0 +1,61 @@
+"""Several rows of a patient: no interval takes them for independent, and a page counts patients where it says so."""
+
+import pytest
+
+import pomona
+from pomona.config import resolve
+from pomona.core.rng import stream
+from pomona.results.gain_presentation import evidence, gained
+from pomona.results.run_numbers import records, runs
+from pomona.results.tables.gains import gain_tables
+from pomona.results.tables.outcomes import outcome_tables, pooled_outcomes
+from pomona.results.text.cautions import cautions
+
+VISITS = 4  # of a patient
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Three hospitals with 60 patients each; all visits of a patient are alike."""
+    draw, lines = stream(0, "visits"), ["value,outcome,hospital,patient"]
+    for hospital in "ABC":
+        for patient, value in enumerate(draw.normal(size=60)):
+            ill = "ill" if value + 0.5 * draw.normal() > 0 else "well"
+            lines += [f"{value:.3f},{ill},{hospital},{hospital}{patient}"] * VISITS
+    path = tmp_path_factory.mktemp("visits") / "visits.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def ran(table, method, **data):
+    """A run of two rounds, with its page's numbers; in seed 0 each hospital tests on a fifth of its rows."""
+    data = {"name": "csv", "path": str(table), "label_column": "outcome", "client_column": "hospital", **data}
+    tree = {"method": method, "data": data, "rounds": 2, "lr": 0.5, "model": "logistic", "workers": 1}
+    return pomona.run(resolve(tree))
+
+
+def test_figures_of_single_clients_have_no_intervals_and_gains_are_by_patient(table):
+    both = runs([ran(table, m, group_column="patient") for m in ("separate", "fedavg")])
+    alone, together = both
+    for run in both:
+        assert {end for r in records(run) for end in r["intervals"].values()} == {None}
+        assert {end for r in records(run) for o in r["outcomes"] for end in o["intervals"].values()} == {None}
+        assert all(low == share == high for o in pooled_outcomes(run) for _, share, low, high, *_ in o.groups)
+    found = gained(together, alone)
+    patients = [together.units(i, 0) for i in range(3)]
+    assert [gain.pairs for gain in found.clients] == patients
+    assert [gain.rows for gain in found.clients] == [VISITS * n for n in patients]
+    rows, groups = VISITS * sum(patients), sum(patients)
+    assert evidence(together, found.over).startswith(f"This rests on {rows} test rows in {groups} groups (data.group_")
+    assert gain_tables(both)[1].header[1] == "Test groups"
+    assert outcome_tables(both)[0].rows
+    assert any("belong together" in str(c) for c in cautions(both))
+
+
+def test_rows_that_stand_alone_keep_their_intervals(table):
+    both = runs([ran(table, m, drop_columns=["patient"]) for m in ("separate", "fedavg")])
+    assert all(r["intervals"]["accuracy"] for run in both for r in records(run))
+    found = gained(both[1], both[0])
+    assert "groups" not in evidence(both[1], found.over)
+    assert gain_tables(both)[1].header[1] == "Test samples"
+    assert not any("belong together" in str(c) for c in cautions(both))
