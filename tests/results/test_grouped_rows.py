@@ -9,6 +9,7 @@ from pomona.results.gain_presentation import evidence, gained
 from pomona.results.run_numbers import records, runs
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.outcomes import outcome_tables, pooled_outcomes
+from pomona.results.tables.subgroups import subgroups
 from pomona.results.text.cautions import cautions
 
 VISITS = 4  # of a patient
@@ -17,11 +18,11 @@ VISITS = 4  # of a patient
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """Three hospitals with 60 patients each; all visits of a patient are alike."""
-    draw, lines = stream(0, "visits"), ["value,outcome,hospital,patient"]
+    draw, lines = stream(0, "visits"), ["value,outcome,hospital,patient,sex"]
     for hospital in "ABC":
         for patient, value in enumerate(draw.normal(size=60)):
             ill = "ill" if value + 0.5 * draw.normal() > 0 else "well"
-            lines += [f"{value:.3f},{ill},{hospital},{hospital}{patient}"] * VISITS
+            lines += [f"{value:.3f},{ill},{hospital},{hospital}{patient},{patient % 2}"] * VISITS
     path = tmp_path_factory.mktemp("visits") / "visits.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -29,7 +30,14 @@ def table(tmp_path_factory):
 
 def ran(table, method, **data):
     """A run of two rounds, with its page's numbers; in seed 0 each hospital tests on a fifth of its rows."""
-    data = {"name": "csv", "path": str(table), "label_column": "outcome", "client_column": "hospital", **data}
+    data = {
+        "name": "csv",
+        "path": str(table),
+        "label_column": "outcome",
+        "client_column": "hospital",
+        "subgroup_column": "sex",
+        **data,
+    }
     tree = {"method": method, "data": data, "rounds": 2, "lr": 0.5, "model": "logistic", "workers": 1}
     return pomona.run(resolve(tree))
 
@@ -49,6 +57,7 @@ def test_figures_of_single_clients_have_no_intervals_and_gains_are_by_patient(ta
     assert evidence(together, found.over).startswith(f"This rests on {rows} test rows in {groups} groups (data.group_")
     assert gain_tables(both)[1].header[1] == "Test groups"
     assert outcome_tables(both)[0].rows
+    assert not any("(" in cell for row in subgroups(both).rows for cell in row[3:])
     assert any("belong together" in str(c) for c in cautions(both))
 
 
@@ -58,4 +67,5 @@ def test_rows_that_stand_alone_keep_their_intervals(table):
     found = gained(both[1], both[0])
     assert "groups" not in evidence(both[1], found.over)
     assert gain_tables(both)[1].header[1] == "Test samples"
+    assert all("(" in cell for row in subgroups(both).rows for cell in row[3:])
     assert not any("belong together" in str(c) for c in cautions(both))

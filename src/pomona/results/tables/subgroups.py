@@ -22,7 +22,10 @@ RESAMPLES = 500
 
 @dataclass(frozen=True)
 class Pool:
-    """All clients' test samples: predictions and targets (n, ...), and each sample's subgroup (n,)."""
+    """All clients' test samples: predictions and targets (n, ...), and each sample's subgroup (n,).
+
+    ``clustered``: whether several samples are of one group, which a bootstrap of samples would take for independent.
+    """
 
     metric: Metric
     task: Task
@@ -30,14 +33,18 @@ class Pool:
     targets: NDArray[Any]
     subgroup: NDArray[np.int64]
     client: NDArray[np.int64]
+    clustered: bool
 
     def among(self, chosen: NDArray[np.bool_]) -> tuple[float, Array]:
         """Return the metric of chosen samples and of resamples of them, NaN where undefined."""
         p, y = self.predictions[chosen], self.targets[chosen]
+        value = float(measured(self.metric, self.task, p, y, np.ones((1, len(y))))[0])
+        if self.clustered:
+            return value, np.full(RESAMPLES, np.nan)
         draws, strata = stream(0, "subgroups"), self.task.strata(y)
         sizes = blocks(len(y), RESAMPLES)
         drawn = [measured(self.metric, self.task, p, y, stratified(strata, size, draws)) for size in sizes]
-        return float(measured(self.metric, self.task, p, y, np.ones((1, len(y))))[0]), np.concatenate(drawn)
+        return value, np.concatenate(drawn)
 
 
 def subgroups(runs: list[Run]) -> Table:
@@ -51,7 +58,8 @@ def subgroups(runs: list[Run]) -> Table:
         f"Subgroups by {told['column']}",
         [
             f"{run.label}, {run.model}: all clients' test samples together, each predicted by its client's own "
-            "headline model. Intervals at 95 %, by the bootstrap; the difference is to all samples of other subgroups."
+            "headline model. Intervals at 95 %, by the bootstrap, unless "
+            "several samples are of one group; the difference is to all samples of other subgroups."
         ]
         if run
         else [],
@@ -75,7 +83,8 @@ def pooled(run: Run) -> Pool | None:
     predictions = np.concatenate([task.natural(outputs) for _, _, (outputs, _) in known])
     targets = np.concatenate([targets for _, _, (_, targets) in known])
     of = np.concatenate([np.full(len(own), i) for i, own, _ in known])
-    return Pool(run.metric, task, predictions, targets, np.concatenate([own for _, own, _ in known]), of)
+    clustered = any(run.units(i, len(own)) < len(own) for i, own, _ in known)
+    return Pool(run.metric, task, predictions, targets, np.concatenate([own for _, own, _ in known]), of, clustered)
 
 
 def _rows(pool: Pool, names: list[str]) -> Iterator[list[str]]:
