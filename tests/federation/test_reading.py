@@ -242,3 +242,8 @@ def test_any_value_in_any_place_is_read_or_named(made, data):
         value = {**inner, data.draw(st.sampled_from(sorted(inner))): value}
     with suppress(ValueError):
         assert isinstance(events.read(json.dumps({**event, key: value})), dict)
+
+
+def test_a_run_that_does_not_exist_is_one_line(tmp_path):
+    with pytest.raises(StorageError, match=r"nowhere does not exist; name the folder of a run$"):
+        load(tmp_path / "nowhere")

@@ -31,6 +31,8 @@ def load(folder: Path | str) -> Result:
         StorageError: the folder holds no readable run, or its files changed since the run ended.
     """
     folder = Path(folder)
+    if not folder.exists():
+        raise StorageError(f"{folder} does not exist; name the folder of a run")
     require_unchanged(folder, EVENTS, "config.toml")
     where = "config.toml"
     try:
