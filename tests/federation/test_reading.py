@@ -246,4 +246,4 @@ def test_any_value_in_any_place_is_read_or_named(made, data):
 
 def test_a_run_that_does_not_exist_is_one_line(tmp_path):
     with pytest.raises(StorageError, match=r"nowhere does not exist; name the folder of a run$"):
-        load(tmp_path / "nowhere")
+        pomona.load(tmp_path / "nowhere")
