@@ -17,7 +17,9 @@ from pomona.core.toml import read_tree
 from pomona.models.packages import package
 from pomona_federation.agreement import Federation
 from pomona_federation.installation.contents import AGREED, Role
+from pomona_federation.json_store import read_json
 from pomona_federation.provision import kit_files, wheels
+from pomona_federation.server.members.member_registry import ROSTER, RegistryFile
 from pomona_federation.silo.privacy.privacy_budget import PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies.consent_rules import FILE as POLICY
@@ -43,11 +45,18 @@ def deciding(kit: Path, whose: Role) -> list[str]:
         named = {name for section in sections for name in _texts(tree.get(section)) if ":" in name}
         found += [f"{file}, which names the code {name}" for name in sorted(named) if not package(name)]
     if whose == "server":
-        return found
+        return found + _members(kit)
     if (kit / POLICY).exists():
         found.append(f"{POLICY}, the rules by which studies are accepted")
     accepted = [known for known in KnownStudies(kit, foreign=True).all if known.standing == "accepted"]
     return found + [f"study {known.study.name}, accepted by {known.by or 'nobody named'}" for known in accepted]
+
+
+def _members(kit: Path) -> list[str]:
+    """Return the name of a server's registry with the members that it admits, if there is one."""
+    registry = read_json(RegistryFile, kit / "run" / ROSTER)
+    names = [silo.name for silo in registry.silos if not silo.revoked] if registry else []
+    return [f"run/{ROSTER}, by which the members are {', '.join(names)}"] if names else []
 
 
 def _foreign(kit: Path, whose: Role) -> list[Path]:
