@@ -591,8 +591,23 @@ def test_a_containers_stop_reaches_pomona_and_waits_for_it(kit, tmp_path):
     with subprocess.Popen([shell, option, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout.readline() == b"up\n"
         process.terminate()
-        assert process.wait(10) == 0
+        try:
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
     assert (tmp_path / "left").exists()
+
+
+def test_a_stop_before_the_container_knows_its_process_reaches_it(kit, tmp_path):
+    """The shell gets the signal as the child starts, before it has noted the child's number."""
+    ((service),) = yaml.safe_load((kit / "north" / "compose.yaml").read_text())["services"].values()
+    shell, option, script = service["command"]
+    (tmp_path / "start.sh").write_text("trap 'exit 143' TERM\nwhile :; do sleep 0.05; done\n")
+    script = script.replace("$$", "$").replace("/kit/", f"{tmp_path}/")
+    early = script.replace("& child=$!", "& number=$!; sleep 0.2; kill -TERM $$; child=$number", 1)
+    assert early != script
+    done = subprocess.run([shell, option, early], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0
 
 
 COMPOSE = {  # keys of a service, with their types, from the Compose specification
