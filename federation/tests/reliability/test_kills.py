@@ -110,6 +110,7 @@ def kills(spawner, tmp_path, name, wanted):
     return struck
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["apple, private"])
 def test_three_kills(name, spawner, tmp_path):
     kills(spawner, tmp_path, name, 3)
