@@ -38,9 +38,8 @@ class Workers:
     def __init__(self, make: Make, groups: Groups, sizes: Sequence[int], workers: int, copies: KeptCopies) -> None:
         self.copies = copies  # its banks must exist before a worker is forked
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (most, most)
-        )  # each tensor of a reply is an open file, in both processes
+        # Each tensor of a reply is an open file, in both processes.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         context = multiprocessing.get_context("fork")
         self._home: dict[int, int] = {}
         self._pipes: list[Any] = []

@@ -88,8 +88,8 @@ class DeviceDataset:
         if task.standardised:
             moved, scaled = (torch.tensor(v).double().to(device) for v in (dataset.target_shift, dataset.target_scale))
             units = moved, scaled
-        clustered = _clustered(dataset, partition)
-        return cls(x, y, shift, scale, own, targets, held, units, dataset.edges, clustered=clustered)
+        several = clustered(dataset, partition)
+        return cls(x, y, shift, scale, own, targets, held, units, dataset.edges, clustered=several)
 
     def class_counts(self, client: int) -> Tensor | None:
         """Return the training samples (pixels, of masks) per class, up to the client's last; None without classes."""
@@ -171,7 +171,7 @@ class DeviceDataset:
         return [len(r) for r in self.rows[split]]
 
 
-def _clustered(dataset: Dataset, partition: Partition) -> frozenset[tuple[str, int]]:
+def clustered(dataset: Dataset, partition: Partition) -> frozenset[tuple[str, int]]:
     """Return the (split, client) pairs in which several samples are of one group."""
     if dataset.groups is None:
         return frozenset()

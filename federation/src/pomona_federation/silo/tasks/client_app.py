@@ -19,6 +19,7 @@ from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.schedule import round_of
 from pomona.methods.base import Downlink
+from pomona.objective.device_dataset import clustered
 from pomona.objective.private_gradients import PrivateObjective
 from pomona.scenario import Scenario
 from pomona.tasks.scores import confidence
@@ -177,9 +178,10 @@ class ClientApp:
     @property
     def _surety(self) -> Surety:
         """Confidence of scores: computed for an evaluation, of which there is one, and not for each round."""
-        if not self.silo.federation.evaluate or ("test", 0) in self.silo.own.resident.clustered:
+        own = self.silo.own
+        if not self.silo.federation.evaluate or ("test", 0) in clustered(own.dataset, own.partition):
             return unsure
-        metric, kind, seed = self.silo.own.choice.metric.name, self.silo.own.task, self.silo.own.config.seed
+        metric, kind, seed = own.choice.metric.name, own.task, own.config.seed
         return lambda answers, client: confidence(metric, answers, kind, seed=seed, client=client)
 
     def _scenario(self, task: Task) -> Scenario:
