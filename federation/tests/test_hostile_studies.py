@@ -213,8 +213,8 @@ def test_a_file_among_the_studies_is_no_study(federation, offered):
 
 def test_silos_models_are_erased_whatever_their_study_is_called():
     path = PurePosixPath("run/studies/report-1/checkpoints/000001.safetensors")
-    assert rule(path, RULES["server"]).fate == "erase"
-    assert rule(PurePosixPath("run/report.html"), RULES["server"]).fate == "keep"
+    assert rule(path, RULES["server"]).kind == "secret"
+    assert rule(PurePosixPath("run/report.html"), RULES["server"]).kind == "keep"
 
 
 def visited(federation, *decisions):

@@ -14,9 +14,9 @@ from pomona.scenario import Scenario
 from pomona.storage.lock import locked
 from pomona_federation.agreement import Federation
 from pomona_federation.audit import read
+from pomona_federation.installation.key_renewal import begin, certify, use
 from pomona_federation.messages.message_bodies import CertifiedKey, Renewal
 from pomona_federation.pki import certificates, keys
-from pomona_federation.provision.key_renewal import renew_key as certify
 from pomona_federation.provision.provision import add
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.server.members.member_registry import MemberRegistry
@@ -24,7 +24,6 @@ from pomona_federation.server.members.registry_admin import dismiss, members, re
 from pomona_federation.server.members.superlink_client import pem
 from pomona_federation.server.rounds.server_app import ServerStatusFile
 from pomona_federation.silo.administration import preflight
-from pomona_federation.silo.administration.key_renewal import begin, use
 from test_faults import counted
 from test_hostile_server import Server, noise
 from test_real_faults import check, ended

@@ -171,7 +171,7 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
     path = written(tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False)
     text = kit_files.silo(
-        Federation.load(path), "north", "0" * 64, {}, own_key=False, digits=Federation.load(path).digits
+        Federation.load(path), "north", "0" * 64, locked("cpu"), own_key=False, digits=Federation.load(path).digits
     )["README.md"].decode()
     assert f"signed with your key: {card.up}. " in text
     assert f"private with `{method}`: {card.private}." in text
@@ -393,20 +393,15 @@ def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_
 def test_kits_install_pomonas_file_and_libraries_by_hash(tmp_path, capsys):
     folder = tmp_path / "wheels"
     folder.mkdir()
-    made = {
-        **dict.fromkeys(own_wheels(), b"ours"),
-        "Other_One-2.0-py3-none-any.whl": b"a",
-        "other_one-2.0-cp311-cp311-linux_x86_64.whl": b"b",
-    }
-    for name, content in made.items():
+    lock = b"# libraries of our own\nother-one==2.0 --hash=sha256:00\n"
+    for name, content in {**dict.fromkeys(own_wheels(), b"ours"), "requirements.lock": lock, "x.whl": b"x"}.items():
         (folder / name).write_bytes(content)
     path, out = written(tmp_path, {"name": "north"}), tmp_path / "kits"
     assert call(capsys, path, "--out", out, "--wheels", folder)[0] == 0
     add(out, "east")
-    pins = " ".join(f"--hash=sha256:{hashlib.sha256(c).hexdigest()}" for c in (b"a", b"b"))
     for member in ("server", "north", "east"):
         assert files(out / member / "wheels") == {"README.txt", *own_wheels(), "SHA256SUMS", "requirements.lock"}
-        assert (out / member / "wheels/requirements.lock").read_text().splitlines()[1:] == [f"other-one==2.0 {pins}"]
+        assert (out / member / "wheels/requirements.lock").read_bytes() == lock
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=out / member / "wheels", check=True)
         for name in ("README.md", "Dockerfile"):
             text = (out / member / name).read_text()
@@ -454,19 +449,6 @@ def test_a_kit_without_a_study_is_compared_by_agreement_and_authority(tmp_path, 
     assert len(seen) == 2
 
 
-def test_unlocked_libraries_are_spelled_out(tmp_path, capsys):
-    out = tmp_path / "kits"
-    said = call(capsys, written(tmp_path, {"name": "north"}), "--out", out, "--libraries", "unlocked")[1]
-    assert "libraries  unlocked" in said
-    assert not (out / "north/wheels/requirements.lock").exists()
-    for name in ("README.md", "Dockerfile"):
-        text = (out / "north" / name).read_text()
-        core, federation = own_wheels()
-        assert re.search(rf'wheels/{re.escape(core)}" \S*wheels/{re.escape(federation)}\n', text)
-        assert "--require-hashes" not in text
-    assert "https://download.pytorch.org/whl/cpu" in (out / "north/README.md").read_text()
-
-
 def test_a_folder_of_wheels_needs_pomonas(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(ConfigError, match=r"has no pomona-.*build it: pip wheel .* \.$"):
@@ -476,9 +458,12 @@ def test_a_folder_of_wheels_needs_pomonas(tmp_path):
     with pytest.raises(ConfigError, match=r"has no pomona_federation-.* \./federation$"):
         provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none")
     (tmp_path / "none" / federation).write_bytes(b"x")
-    (tmp_path / "none" / "x.whl").write_bytes(b"x")
-    with pytest.raises(ConfigError, match="not named as a wheel"):
+    (tmp_path / "none" / "requirements.lock").write_bytes(b"torch==2.9\n")
+    with pytest.raises(ConfigError, match="has no hashes"):
         provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none")
+    (tmp_path / "none" / "requirements.lock").write_bytes(b"torch==2.9 --hash=sha256:00\n")
+    with pytest.raises(ConfigError, match=r"has a requirements\.lock"):
+        provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none", "cuda")
     assert not (tmp_path / "kits").exists()
 
 

@@ -35,7 +35,6 @@ EXCEPTIONS = {
     ("pomona_federation/installation/restore.py", "tarfile.open"): "given an open file",
     ("pomona_federation/rehearsal/run.py", "load_file"): "models that the rehearsal itself has just written",
     ("pomona_federation/server/gate/arrivals.py", "os.open"): "a named pipe of the server's own, not a file",
-    ("pomona_federation/installation/uninstall.py", "os.open"): "folders and files to be removed, no link followed",
     ("pomona_federation/audit.py", "os.open"): "appended to; no link followed",
     ("pomona_federation/silo/history.py", "os.open"): "appended to; no link followed",
     ("pomona_federation/silo/history.py", "os.fdopen"): "appended to",

@@ -83,7 +83,7 @@ def _silo() -> App:
 def _of_kits(side: App, name: str) -> None:
     """Add the commands that servers and silos have in common."""
     side.command(f"{CLI}.logs:{name}", name="logs", help="Show the logs of all its processes, by time.")
-    side.command(f"{CLI}.uninstall:{name}", name="uninstall", help="Show what lies in the kit, and end it.")
+    side.command(f"{CLI}.contents:{name}", name="contents", help="Show what lies in the kit, and what is secret.")
     side.command(f"{CLI}.backup:{name}", name="backup", help="Write the kit's backup to a file.")
     side.command(f"{CLI}.backup:restore_{name}", name="restore", help="Make a kit of its backup.")
     side.command(f"{CLI}.audit:{name}", name="audit", help="Show the audit log, or verify it.")

@@ -25,11 +25,11 @@ def provision(
     key: Annotated[Path | None, Parameter(help="with --add: the public key that the newcomer brought")] = None,
     wheels: Annotated[
         Path | None,
-        Parameter(help="folder with Pomona's two wheels, for kits; others there are locked as they a"),
+        Parameter(help="folder with Pomona's two wheels, for kits; a requirements.lock there is their list"),
     ] = None,
     libraries: Annotated[
         Libraries | None,
-        Parameter(help="what kits install by hash: PyTorch for CPU (if unset) or CUDA; or unlocked: from an index"),
+        Parameter(help="what kits install by hash: PyTorch for CPU (if unset) or for CUDA"),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -45,7 +45,7 @@ def provision(
     if add is not None and federation is None and wheels is None and libraries is None:
         made, closing = kits.add(out, add, key), _newcomer
     elif federation is not None and add is None and key is None:
-        made, closing = kits.provision(federation, out, wheels, libraries or "cpu"), _everybody
+        made, closing = kits.provision(federation, out, wheels, libraries), _everybody
     else:
         raise ConfigError("give either a federation.toml, or --add NAME with or without --key FILE")
     if json:
@@ -105,10 +105,7 @@ def _everybody(made: "Provisioned") -> Iterator[str]:
     else:
         yield f"{made.folder}/server  for who runs {f.server}; INSECURE: no encryption, no keys, this machine only"
     yield from _silos(made)
-    lock = made.folder / "server" / "wheels" / LOCK
-    yield "libraries  " + (
-        f"by hash: {described(content(lock))}" if lock.exists() else "unlocked: whatever the index has that day"
-    )
+    yield f"libraries  by hash: {described(content(made.folder / 'server' / 'wheels' / LOCK))}"
     yield f"agreement  {f.agreement}"
     yield f"           {made.digits}: by telephone, every silo reads what `pomona silo check` prints at compare"
     wheel = (

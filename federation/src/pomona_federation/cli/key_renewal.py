@@ -13,9 +13,9 @@ TELEPHONE = "by telephone, the lead and the server's administrator read the same
 
 def begin(*, folder: Kit = Path(), json: Json = False) -> None:
     """Make this silo's next key, beside the one in use; it never leaves the silo."""
-    from pomona_federation.silo.administration.key_renewal import begin as begun
+    from pomona_federation.installation import key_renewal
 
-    public, fingerprint = begun(folder)
+    public, fingerprint = key_renewal.begin(folder)
     if json:
         emit({"key": public, "fingerprint": fingerprint})
         return
@@ -32,9 +32,9 @@ def use(came: Path, *, folder: Kit = Path(), json: Json = False) -> None:
     came
         the folder returned by the lead
     """
-    from pomona_federation.silo.administration.key_renewal import use as used
+    from pomona_federation.installation import key_renewal
 
-    fingerprint = used(folder, came)
+    fingerprint = key_renewal.use(folder, came)
     if json:
         emit({"fingerprint": fingerprint})
     else:
@@ -55,9 +55,9 @@ def certify(
     name
         the silo
     """
-    from pomona_federation.provision.key_renewal import renew_key
+    from pomona_federation.installation import key_renewal
 
-    made = renew_key(out, name, key)
+    made = key_renewal.certify(out, name, key)
     if json:
         emit(vars(made))
         return

@@ -33,7 +33,6 @@ MOST = 10**5  # files in a backup
 LEFT_OUT = (
     "data/*",
     "wheels/*.whl",
-    "kept/*",
     "*cache/*",
     "*logs/*",
     "*.unfinished",
@@ -102,9 +101,9 @@ def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> 
 def saved(item: Item, without_key: bool = False) -> bool:
     """Whether a file of a kit belongs in its backup; of the owner's own files, only code does."""
     path = str(item.path)
-    stays = item.rule.fate == "stays" and not (item.path.suffix == ".py" and len(item.path.parts) == 1)
+    own = item.rule.kind == "own" and not (item.path.suffix == ".py" and len(item.path.parts) == 1)
     left_out = any(fnmatchcase(path, pattern) for pattern in (*LEFT_OUT, *FLOWERS))
-    return item.plain and not stays and not left_out and not (without_key and path == KEY)
+    return item.plain and not own and not left_out and not (without_key and path == KEY)
 
 
 def _written(folder: Path, whose: Role, raw: BinaryIO, without_key: bool) -> Backup:

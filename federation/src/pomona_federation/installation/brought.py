@@ -64,7 +64,7 @@ def _foreign(kit: Path, whose: Role) -> list[Path]:
     found = [path for pattern in STARTED for path in sorted(kit.glob(pattern))]
     own = _made(kit, whose) if found else {}
     lock = kit / "wheels" / wheels.LOCK
-    ours = [wheels.locked(libraries).get(wheels.LOCK) for libraries in ("cpu", "cuda")]
+    ours = [wheels.locked(libraries)[wheels.LOCK] for libraries in ("cpu", "cuda")]
     strange = [lock] if lock.exists() and content(lock) not in ours else []
     return [path for path in found if own.get(path.name) != content(path)] + strange
 
@@ -75,7 +75,7 @@ def _made(kit: Path, whose: Role) -> kit_files.Files:
         with own_code_barred():
             federation = Federation.read(kit / AGREED)
             there = (kit / "wheels" / name for name in (wheels.SUMS, wheels.LOCK))
-            installed = {path.name: content(path) for path in there if path.is_file()}
+            installed = {**wheels.locked("cpu"), **{path.name: content(path) for path in there if path.is_file()}}
             if whose == "server":
                 return kit_files.server(federation, None, installed)
             return kit_files.silo(

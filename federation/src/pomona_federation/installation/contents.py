@@ -1,7 +1,7 @@
-"""The contents of a kit, and what happens to each file when its study has ended.
+"""The contents of a kit: which files to keep when its study has ended, and which are secret.
 
-The first rule that matches a file's path decides. Files that match no rule belong to the owner and stay: data, custom
-code. Symbolic links are not followed, so nothing outside the kit is ever listed.
+The first rule that matches a file's path decides. Files that match no rule belong to the owner: data, custom code.
+Symbolic links are not followed, so nothing outside the kit is ever listed.
 """
 
 import os
@@ -16,43 +16,42 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.storage.lock import LOCK
 from pomona_federation.study_kinds import RESULTS
 
-Fate = Literal["keep", "erase", "remove", "stays"]
+Kind = Literal["keep", "secret", "kit", "own"]
 Role = Literal["server", "silo"]
 
-KEPT = "kept"  # folder of a kit that uninstalling moves kept files into
 AGREED = "federation.toml"
 STATE: dict[Role, str] = {"server": "run", "silo": "state"}
-MANAGED = ("app", "certs", "keys", "run", "state", "wheels", KEPT)  # folders of kits
+MANAGED = ("app", "certs", "keys", "run", "state", "wheels")  # folders of kits
 SIGNS: dict[Role, tuple[str, ...]] = {
-    "silo": ("silo.toml", "keys/silo.pub", "state", f"{KEPT}/state"),
-    "server": ("run", "app", f"{KEPT}/run", f"{KEPT}/keys"),
+    "silo": ("silo.toml", "keys/silo.pub", "state"),
+    "server": ("run", "app"),
 }
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Files of a kit by path, with ``*`` for any part: their description and their fate.
+    """Files of a kit by path, with ``*`` for any part: their kind and a description.
 
-    ``fate``: "keep" puts a file aside, "erase" overwrites and removes it, "remove" only removes it.
+    ``kind``: "keep" for results and records, "secret" for keys and states, "kit" for the rest of the kit, "own" for
+    the owner's files.
     """
 
     pattern: str
-    fate: Fate
+    kind: Kind
     what: str
 
 
 COMMON = (
-    Rule(f"{KEPT}/*", "stays", "kept already"),
     Rule(AGREED, "keep", "what was agreed"),
-    Rule("certs/*.key", "erase", "private key"),
-    Rule("keys/*.key", "erase", "private key, this silo's identity"),
-    Rule("certs/*", "remove", "certificates, not secret"),
+    Rule("certs/*.key", "secret", "private key"),
+    Rule("keys/*.key", "secret", "private key, this silo's identity"),
+    Rule("certs/*", "kit", "certificates, not secret"),
     *(
-        Rule(name, "remove", "parts of the kit, not secret")
+        Rule(name, "kit", "parts of the kit, not secret")
         for name in ("wheels/*", "app/*", "app.sha256", "weights.safetensors", "README.md", "Dockerfile")
     ),
     *(
-        Rule(name, "remove", "parts of the kit, not secret")
+        Rule(name, "kit", "parts of the kit, not secret")
         for name in (".dockerignore", "compose.yaml", "start.sh", "pomona-*.service")
     ),
 )
@@ -67,13 +66,13 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("state/*ledger.jsonl", "keep", "privacy ledger: what was spent on your data"),
         Rule("state/private/budget.json", "keep", "privacy budget: what all studies may have spent on your data"),
         Rule("state/told/*.json", "keep", "what surveys have reported of your data"),
-        Rule("state/private/*", "erase", "key of the noise"),
-        Rule("state/*cache/*", "erase", "other silos' models"),
-        Rule("state/*checkpoints/*", "erase", "what the method keeps between rounds, and answers"),
-        Rule("state/*logs/*", "erase", "logs, with names and paths"),
-        Rule("state/*", "erase", "other states: tasks, scores with other silos' names, Flower's files"),
-        Rule("silo.toml", "erase", "own settings: paths of data, a proxy's password"),
-        Rule("keys/*", "remove", "public keys, not secret"),
+        Rule("state/private/*", "secret", "key of the noise"),
+        Rule("state/*cache/*", "secret", "other silos' models"),
+        Rule("state/*checkpoints/*", "secret", "what the method keeps between rounds, and answers"),
+        Rule("state/*logs/*", "secret", "logs, with names and paths"),
+        Rule("state/*", "secret", "other states: tasks, scores with other silos' names, Flower's files"),
+        Rule("silo.toml", "secret", "own settings: paths of data, a proxy's password"),
+        Rule("keys/*", "kit", "public keys, not secret"),
     ),
     "server": (
         *COMMON,
@@ -89,22 +88,22 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         ),
         Rule("run/*study.json", "keep", "studies"),
         Rule("run/*consents.json", "keep", "who accepted which study"),
-        Rule("run/*checkpoints/*", "erase", "silos' models"),
-        Rule("run/*superlink.db*", "erase", "Flower's messages, with silos' models"),
-        Rule("run/*logs/*", "erase", "logs, with names and paths"),
+        Rule("run/*checkpoints/*", "secret", "silos' models"),
+        Rule("run/*superlink.db*", "secret", "Flower's messages, with silos' models"),
+        Rule("run/*logs/*", "secret", "logs, with names and paths"),
         Rule("run/*report*", "keep", "reports"),
-        Rule("run/arrivals", "remove", "a pipe between the server's processes"),
-        Rule("run/*", "erase", "other states"),
+        Rule("run/arrivals", "kit", "a pipe between the server's processes"),
+        Rule("run/*", "secret", "other states"),
     ),
 }
-OWN = Rule("*", "stays", "yours, no part of the kit: data, own code")
+OWN = Rule("*", "own", "yours, no part of the kit: data, own code")
 
 
 @dataclass(frozen=True)
 class Item:
     """A file of a kit: its path, the matching rule, its size, and whether it is a plain file with no other name.
 
-    A link, a pipe, or a file that has another name elsewhere (``plain`` false) is never written to.
+    A backup leaves out a link, a pipe, or a file that has another name elsewhere (``plain`` false).
     """
 
     path: PurePosixPath
@@ -114,12 +113,11 @@ class Item:
 
 
 def require_kit(folder: Path, whose: Role) -> None:
-    """Raise ConfigError unless a folder is a silo's or a server's kit, or the rest of an uninstalled one."""
+    """Raise ConfigError unless a folder is a silo's or a server's kit."""
     other: Role = "server" if whose == "silo" else "silo"
     if any((folder / sign).exists() for sign in SIGNS[other]):
         raise ConfigError(f"{folder} is the kit of a {other}; use `pomona {other}`, or name another one with --folder")
-    ended = (folder / KEPT / AGREED).is_file()
-    if not ended and not ((folder / AGREED).is_file() and any((folder / sign).exists() for sign in SIGNS[whose])):
+    if not ((folder / AGREED).is_file() and any((folder / sign).exists() for sign in SIGNS[whose])):
         raise ConfigError(f"{folder} is not a kit of a {whose}; name one with --folder")
 
 
@@ -153,7 +151,7 @@ def _require_own_folders(folder: Path) -> None:
         path = folder / name
         if path.is_symlink():
             raise StorageError(
-                f"{path} is a symbolic link, and nothing outside the kit is touched; put the folder itself there"
+                f"{path} is a symbolic link, and nothing outside the kit is read; put the folder itself there"
             )
         if path.is_dir() and path.stat().st_dev != folder.stat().st_dev:
             raise StorageError(f"{path} is another file system; move its content into the kit, then go on")

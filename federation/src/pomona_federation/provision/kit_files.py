@@ -118,9 +118,8 @@ def _about(role: Role, federation: Federation, member: str, installed: Mapping[s
         "card": config.method.method().card if config else None,
         "version": version("pomona"),
         "wheels": own_wheels(),
-        "lock": described(installed.get(LOCK)),
+        "lock": described(installed[LOCK]),
         "summed": SUMS in installed,
-        "extras": "[dp]" if config and config.privacy else "",
     }
 
 

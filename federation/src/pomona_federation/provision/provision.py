@@ -66,11 +66,11 @@ class Provisioned:
         )
 
 
-def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libraries = "cpu") -> Provisioned:
+def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libraries | None = None) -> Provisioned:
     """Make the authority and all kits of a ``federation.toml`` in a new folder.
 
-    A folder of ``wheels`` gives each kit Pomona's wheels; if it has others, their hashes replace this release's
-    ``libraries``.
+    A folder of ``wheels`` gives each kit Pomona's wheels; its ``requirements.lock``, if it has one, stands in for this
+    release's list of ``libraries``, which is the one for CPU unless another is asked for.
 
     Raises:
         ConfigError: an error in the file, an invalid silo key, no wheel of Pomona, or no Flower.
@@ -83,7 +83,10 @@ def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libr
         raise ConfigError(f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}")
     if out.exists() or out.is_symlink():
         raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
-    installed = {**locked(libraries), **(of_folder(wheels) if wheels else {})}
+    installed = of_folder(wheels) if wheels else {}
+    if libraries and LOCK in installed:
+        raise ConfigError(f"{wheels} has a {LOCK}; take it out, or ask for no other libraries")
+    installed = {**locked(libraries or "cpu"), **installed}
     with appearing(out) as made:
         authority = None if federation.insecure else certificates.authority(federation.name)
         members = [_member(authority, federation, name, brought.get(name)) for name in names] if authority else []

@@ -1,7 +1,10 @@
-"""A silo's next key: made here, certified by the lead, registered at the server, and only then put into use."""
+"""A silo's next key: made on the silo, certified by the lead, registered at the server, and only then put into use.
+
+The server's part is ``renew_key`` in ``server/members/registry_admin.py``.
+"""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, ProtocolError
@@ -11,12 +14,15 @@ from pomona_federation.agreement import Federation
 from pomona_federation.audit import Audit
 from pomona_federation.pki import certificates, keys
 from pomona_federation.pki.client_context import Shown, client_context
+from pomona_federation.provision import provision
+from pomona_federation.provision.new_files import appearing, folders, write
 from pomona_federation.silo.connection.standing import Standing, ask_standing
 from pomona_federation.silo.connection.way_out import WayOut
 from pomona_federation.silo.settings import SiloFile
 
 NEXT = "next.key", "next.pub"
 CERTIFIED = "`pomona deploy renew-key`"
+NO_KEYS = "a federation with insecure = true has no keys; there is nothing to renew"
 
 
 def begin(folder: Path) -> tuple[Path, str]:
@@ -25,7 +31,7 @@ def begin(folder: Path) -> tuple[Path, str]:
     Raises ConfigError for a kit without keys, or if there is a next key already.
     """
     if Federation.read(folder / "federation.toml").insecure:
-        raise ConfigError("a federation with insecure = true has no keys; there is nothing to renew")
+        raise ConfigError(NO_KEYS)
     private, public = (folder / "keys" / name for name in NEXT)
     if private.exists():
         raise ConfigError(f"{private} is there already: go on with it, or remove it and next.pub to begin anew")
@@ -35,6 +41,44 @@ def begin(folder: Path) -> tuple[Path, str]:
     keys.write(public, pair.public)
     public.chmod(0o644)  # public, to be copied, whatever the umask
     return public, keys.fingerprint(pair.public)
+
+
+@dataclass(frozen=True)
+class RenewedKey:
+    """The result: a folder for the silo and the server, without secrets, and the key's fingerprint."""
+
+    folder: Path
+    fingerprint: str
+
+
+def certify(out: Path, name: str, key: Path) -> RenewedKey:
+    """Certify a key that replaces a silo's current key, in a folder of provision.
+
+    Raises:
+        ConfigError: no kits with their authority there, no such silo, or a key that is invalid or already known.
+        StorageError: the folder cannot be written.
+    """
+    federation = provision.provisioned(out)
+    if federation.insecure:
+        raise ConfigError(NO_KEYS)
+    first = out / "server" / "keys" / f"{name}.cert"
+    if not first.is_file():
+        raise ConfigError(f"{out} has no kit of a silo {name!r}; name one that is there")
+    public = keys.public(key)
+    owners = [*(out / "server" / "keys").glob("*.pub"), *(out / provision.RENEWED).glob("*/*/*.pub")]
+    for other in sorted(owners):
+        if content(other) == public:
+            raise ConfigError(f"{key} is a key that silo {other.stem!r} has or had; make a new one")
+    known = [first, *(out / provision.RENEWED / name).glob(f"*/{name}.cert")]
+    serial = max(keys.serial(content(path)) for path in known) + 1
+    authority = provision.issuer_of(out)
+    folder = out / provision.RENEWED / name / str(serial)
+    folders(folder.parent)
+    with appearing(folder) as made:
+        certificate = keys.certify(authority, federation.name, name, public, serial)
+        shown = certificates.client(authority, name, public)
+        write(made, {f"{name}.pub": public, f"{name}.cert": certificate, "silo.crt": shown})
+    return RenewedKey(folder, keys.fingerprint(public))
 
 
 def use(folder: Path, came: Path, ask: Callable[[WayOut, Path], Standing] = ask_standing) -> str:

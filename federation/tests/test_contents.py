@@ -1,0 +1,147 @@
+"""``contents``: which files of a kit are kept, secret, the kit's or the owner's; links; the documented way to end."""
+
+import json
+import os
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from pomona.cli import main
+from pomona.core.errors import ConfigError, StorageError
+from pomona_federation.installation.contents import RULES, contents, require_kit, rule
+
+KEPT = {
+    "federation.toml",
+    "state/audit.jsonl",
+    "state/models/personal.card.md",
+    "state/models/personal.safetensors",
+    "state/private/dp/client-00/ledger.jsonl",
+    "state/report.md",
+    "state/told/0123456789abcdef.json",
+}
+SECRET = {
+    "keys/silo.key",
+    "silo.toml",
+    "state/cache/00ff",
+    "state/checkpoints/round-000001-aa.safetensors",
+    "state/logs/app.log",
+    "state/private/dp/client-00/key",
+    "state/rounds.jsonl",
+}
+PLAIN = {
+    ".dockerignore",
+    "Dockerfile",
+    "README.md",
+    "app.sha256",
+    "certs/ca.crt",
+    "compose.yaml",
+    "keys/peers/north.pub",
+    "keys/silo.pub",
+    "pomona-silo-try.service",
+    "start.sh",
+    "wheels/README.txt",
+}
+OWN = {"clinic.py", "data/train.csv", "notes/of a person.txt"}
+
+
+@pytest.fixture
+def kit(tmp_path):
+    """A silo's kit with a file of each kind; each contains its own path."""
+    folder = tmp_path / "north"
+    for name in KEPT | SECRET | PLAIN | OWN:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    return folder
+
+
+def kinds(folder, whose="silo"):
+    found = {}
+    for item in contents(folder, whose):
+        found.setdefault(item.rule.kind, set()).add(str(item.path))
+    return found
+
+
+def printed(capsys, *words):
+    with pytest.raises(SystemExit, match="0"):
+        main(list(map(str, words)))
+    return capsys.readouterr().out
+
+
+def test_each_file_has_its_kind(kit):
+    assert kinds(kit) == {"keep": KEPT, "secret": SECRET, "kit": PLAIN, "own": OWN}
+
+
+def test_the_command_shows_what_to_keep_and_what_is_secret(kit, capsys):
+    (kit / "state/report.md").unlink()
+    said = printed(capsys, "silo", "contents", "--folder", kit)
+    assert "privacy ledger" in said
+    assert "there is no report yet" in said
+    told = json.loads(printed(capsys, "silo", "contents", "--folder", kit, "--json"))
+    assert {row["kind"] for row in told["contents"]} == {"keep", "secret", "kit", "own"}
+    assert printed(capsys, "silo", "contents", "--folder", kit, "--paths", "secret").split("\n")[:-1] == sorted(SECRET)
+
+
+def test_a_kit_ends_as_its_readme_says(kit, capsys, tmp_path):
+    """The lines of the kit's own README: what is kept is archived, secrets are overwritten and removed."""
+    readme = Path(__file__).parents[1] / "src/pomona_federation/provision/templates/silo.md.jinja"
+    for line in (line for line in readme.read_text().splitlines() if " --paths " in line):
+        command, _, then = line.strip().partition(" | ")
+        paths = printed(capsys, *command.replace("--folder .", f"--folder {kit}").split()[1:])
+        subprocess.run(then, shell=True, cwd=kit, input=paths, text=True, check=True)
+    left = {str(path.relative_to(kit)) for path in kit.rglob("*") if path.is_file()}
+    assert left == KEPT | PLAIN | OWN
+    archived = subprocess.run(["tar", "tf", tmp_path / "kept.tar"], capture_output=True, text=True, check=True)
+    assert set(archived.stdout.split()) == KEPT
+
+
+def test_links_and_second_names_are_no_paths_to_overwrite(kit, tmp_path, capsys):
+    (tmp_path / "outside").write_text("another's")
+    (kit / "state/link").symlink_to(tmp_path / "outside")
+    (kit / "keys/silo.key").unlink()
+    os.link(tmp_path / "outside", kit / "keys/silo.key")
+    said = printed(capsys, "silo", "contents", "--folder", kit, "--json")
+    assert any("keys/silo.key" in line for line in json.loads(said)["notes"])
+    paths = set(printed(capsys, "silo", "contents", "--folder", kit, "--paths", "secret").split())
+    assert paths == SECRET - {"keys/silo.key"}
+
+
+@pytest.mark.parametrize("name", ["state", "keys"])
+def test_a_kits_folder_that_is_a_link_is_refused(kit, tmp_path, name):
+    (kit / name).rename(tmp_path / "outside")
+    (kit / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(StorageError, match="symbolic link"):
+        contents(kit, "silo")
+
+
+def test_a_folder_that_is_no_kit_is_refused(kit, tmp_path):
+    (tmp_path / "state").mkdir()
+    with pytest.raises(ConfigError, match="is not a kit"):
+        require_kit(tmp_path, "silo")
+    with pytest.raises(ConfigError, match="kit of a silo"):
+        require_kit(kit, "server")
+
+
+@pytest.mark.parametrize(
+    "name", ["survey.html", "survey.json", "task.toml", "evaluation.csv", "search.md", "STUDY.toml"]
+)
+def test_a_server_keeps_what_studies_without_a_model_have_found(name):
+    path = PurePosixPath("run/studies/look", name)
+    assert rule(path, RULES["server"]).kind == "keep"
+    assert rule(path.parent / "trials/000/checkpoints/round-000001-aa.safetensors", RULES["server"]).kind == "secret"
+
+
+def test_real_kits_keep_records_and_models_while_keys_and_rows_are_secret(world):
+    federation = world.federation()
+    federation.run()
+    require_kit(federation.server, "server")
+    names = ("audit.jsonl", "clients.csv", "config.toml", "events.jsonl", "roster.json", "rounds.csv", "summary.json")
+    record = {f"run/{name}" for name in names} | {"federation.toml"}
+    server = kinds(federation.server, "server")
+    assert server["keep"] == record | {f"keys/silo-{i}.{kind}" for i in range(3) for kind in ("pub", "cert")}
+    assert any(name.startswith("run/checkpoints/") for name in server["secret"])
+    silo = kinds(federation.kits / "silo-0")
+    names = ("audit.jsonl", "private/budget.json", "models/personal.card.md", "models/personal.safetensors")
+    assert silo["keep"] == {"federation.toml"} | {f"state/{name}" for name in names}
+    assert {"keys/silo.key", "silo.toml"} <= silo["secret"]
+    assert silo["own"] == {f"data/{name}.npz" for name in ("train", "validation", "test")}
