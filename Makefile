@@ -6,7 +6,9 @@ export OMP_NUM_THREADS = 1
 # export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 # CONSTRAINTS=constraints-oldest.txt: the oldest that pyproject.toml allows; CONSTRAINTS= for the newest.
 CONSTRAINTS ?= constraints.txt
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %)
+PIP := --quiet --disable-pip-version-check
+# Python compiles what is imported, when it is: a tenth of what is installed
+INSTALL := $(BIN)/pip install $(PIP) --no-compile $(CONSTRAINTS:%=-c %)
 
 BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
@@ -61,9 +63,9 @@ check: .venv/dev
 WHEEL := .venv/wheel
 wheel: .venv/dev
 	rm -rf $(WHEEL)
-	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(WHEEL)/dist . ./federation
+	$(BIN)/pip wheel $(PIP) --no-deps --wheel-dir $(WHEEL)/dist . ./federation
 	$(BIN)/python -m venv $(WHEEL)/env
-	$(WHEEL)/env/bin/pip install --quiet --disable-pip-version-check --no-deps $(WHEEL)/dist/*.whl
+	$(WHEEL)/env/bin/pip install $(PIP) --no-compile --no-deps $(WHEEL)/dist/*.whl
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > $$($(WHEEL)/env/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dependencies.pth
 	cd $(WHEEL) && env/bin/pomona --version && env/bin/pomona methods > methods.txt \
@@ -116,9 +118,13 @@ results: .venv/demo
 	$(INSTALL) -e '.[dev]' -e ./federation
 	@touch $@ .venv/demo
 
+# Compiled beside the installation of the rest (make -j2 setup native): it needs nothing of it
 NATIVE := native/pyproject.toml native/CMakeLists.txt $(wildcard native/cpp/* native/src/pomona_native/*.py)
-.venv/native: .venv/dev $(NATIVE)
-	$(BIN)/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./native
+.venv/native-wheel: .venv/bin/pip $(NATIVE)
+	rm -rf $@
+	$(BIN)/pip wheel $(PIP) --no-deps --wheel-dir $@ ./native
+.venv/native: .venv/dev .venv/native-wheel
+	$(BIN)/pip install $(PIP) --force-reinstall --no-deps .venv/native-wheel/*.whl
 	@touch $@
 
 clean:
