@@ -88,7 +88,7 @@ same: .venv/dev
 cost: .venv/demo
 	$(BIN)/python benchmarks/apple_round.py
 
-# How often intervals of gains are wrong, the table of docs/statistics.md; ARGS="--repeats 200 auroc" for a look
+# How often intervals of gains are wrong, the table of docs/internals/statistics.md; ARGS="--repeats 200 auroc" for a look
 calibrate: .venv/dev
 	$(BIN)/python tools/calibrate.py $(ARGS)
 

@@ -1,6 +1,6 @@
 """Error rates of gain intervals: equal models and models with a known difference, over sites of many sizes.
 
-    python tools/calibrate.py                     # all cells, the table of docs/statistics.md
+    python tools/calibrate.py                     # all cells, the table of docs/internals/statistics.md
     python tools/calibrate.py --repeats 200 auroc # a look at some
     python tools/calibrate.py accuracy --cell "13 x 5" --seed 1
 
