@@ -29,7 +29,7 @@ from pomona_federation.silo.studies.silo_in_study import Silo
 from pomona_federation.silo.tasks.client_app import ClientApp
 from pomona_federation.silo.tasks.round_store import RowCache
 from pomona_federation.silo.tasks.task_policy import TaskPolicy
-from representatives import representatives
+from representatives import drawn
 from test_faults import counted, on_answer
 from test_in_process import PRIVATE, edited
 
@@ -490,7 +490,7 @@ def test_a_memory_that_is_damaged_is_named_and_not_begun_anew(name, relay):
 # H4: late answers.
 
 
-@pytest.mark.parametrize("late", representatives([3, 5], [3]))
+@pytest.mark.parametrize("late", drawn([3, 5]))
 def test_a_silo_that_was_late_many_times_goes_on(late, world):
     """It trains each round, and the answer is lost on the way back: the state of round 1 stays with it."""
     federation = world.federation(run={"rounds": late + 4})

@@ -26,13 +26,13 @@ from pomona_federation.server.members.member_registry import MemberRegistry
 from pomona_federation.server.rounds.flower_bus import FlowerBus
 from pomona_federation.server.rounds.handshake import Handshake
 from pomona_federation.server.rounds.server_app import ServerStatusFile
+from representatives import drawn
 
-QUICK = ["fedavg", APPLE, {**APPLE, "core_step": "local"}, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
-SLOW = [*(name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]), "fedrep+adam"]
-SLOW += [{"name": "pgfed", "mixing": "client", "budget": 1}]
+OTHERS = [*(name for name in METHODS if name not in ("apple", "fedavg-data")), "fedrep+adam"]
+OTHERS += [{**APPLE, "core_step": "local"}, {"name": "pgfed", "mixing": "client", "budget": 1}]
 
 
-@pytest.mark.parametrize("method", [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)], ids=str)
+@pytest.mark.parametrize("method", [APPLE, *drawn(OTHERS, 2)], ids=str)
 def test_deployed_models_are_those_of_the_simulation(method, world):
     federation = world.federation(method if isinstance(method, dict) else {"name": method})
     federation.run()
@@ -41,7 +41,7 @@ def test_deployed_models_are_those_of_the_simulation(method, world):
 
 
 @pytest.mark.skipif(find_spec("pomona_native") is None, reason="pomona-native is not installed (make native)")
-@pytest.mark.parametrize("method", ["fedavg", APPLE], ids=str)
+@pytest.mark.parametrize("method", drawn(["fedavg", APPLE]), ids=str)
 def test_so_they_are_with_the_native_engine(method, world):
     federation = world.federation(
         method if isinstance(method, dict) else {"name": method}, run={"engine": "native", "momentum": 0.5}

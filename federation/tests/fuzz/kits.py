@@ -55,19 +55,19 @@ def of_server(what, path, form, act, world):
 
 
 TARGETS += [
-    Target(f"{path} of a server, shown", 40, partial(of_server, "shown", path, form, shown_by_server))
+    Target(f"{path} of a server, shown", 13, partial(of_server, "shown", path, form, shown_by_server))
     for path, form in SERVER.items()
 ]
 TARGETS += [
-    Target(f"{path} of a server, gone on with", 15, partial(of_server, "gone-on", path, form, run_by_server))
+    Target(f"{path} of a server, gone on with", 5, partial(of_server, "gone-on", path, form, run_by_server))
     for path, form in RUNNING.items()
 ]
 TARGETS += [
-    Target("roster.json of a server, changed", 60, partial(of_server, "changed", "run/roster.json", JSON, changed_by_server))
+    Target("roster.json of a server, changed", 20, partial(of_server, "changed", "run/roster.json", JSON, changed_by_server))
 ]  # fmt: skip
 
 
-@target("key of a newcomer, admitted by a server", 15)
+@target("key of a newcomer, admitted by a server", 5)
 def newcomer(world):
     anew = world.copy(world.federation.server, "admits")
     valid = b"".join((anew() / "keys" / f"silo-0.{end}").read_bytes() for end in ("pub", "cert"))
@@ -110,7 +110,7 @@ def of_silo(path, form, exact, world):
 
 
 TARGETS += [
-    Target(f"{path} of a silo that is asked", 30, partial(of_silo, path, form, exact))
+    Target(f"{path} of a silo that is asked", 10, partial(of_silo, path, form, exact))
     for files, exact in ((STATE, True), (KIT, False))
     for path, form in files.items()
 ]
@@ -135,12 +135,12 @@ LOOKED = {
     "federation.toml": TOML,
 }  # fmt: skip
 TARGETS += [
-    Target(f"{path} of a silo, shown", 40, lambda world, path=path, form=form: looked_at(world, path, form))
+    Target(f"{path} of a silo, shown", 13, lambda world, path=path, form=form: looked_at(world, path, form))
     for path, form in LOOKED.items()
 ]
 
 
-@target("audit.jsonl, written on", 15)
+@target("audit.jsonl, written on", 5)
 def audit(world):
     def act(folder):
         with Audit(folder / "audit.jsonl") as log:

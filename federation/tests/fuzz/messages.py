@@ -37,7 +37,7 @@ def as_text(kind, world):
 
 
 TARGETS += [
-    Target(f"{kind.kind}, as text", 150, partial(as_text, kind)) for kind in (Hello, HelloReply, Task, Answer, Refusal)
+    Target(f"{kind.kind}, as text", 50, partial(as_text, kind)) for kind in (Hello, HelloReply, Task, Answer, Refusal)
 ]
 
 
@@ -65,7 +65,7 @@ def silo(world, name, state):
     return back
 
 
-@target("hello, answered by a silo", 15)
+@target("hello, answered by a silo", 5)
 def hello(world):
     back = silo(world, "greeted", None)
     return messages(
@@ -73,12 +73,12 @@ def hello(world):
     ), lambda data: back().greet(message_bodies.read(Hello, text(data))) and None
 
 
-@target("task of a round, answered by a silo", 15)
+@target("task of a round, answered by a silo", 5)
 def task(world):
     return answered(world, "second", "first")
 
 
-@target("task of the closing visit, answered by a silo", 12)
+@target("task of the closing visit, answered by a silo", 4)
 def closing(world):
     return answered(world, "closing", "second")
 
@@ -96,7 +96,7 @@ def answered(world, which, before):
     return messages(Task, Valid(asked.body.encode(), JSON)), act
 
 
-@target("row of a task under its old name or its own, taken by a silo", 12)
+@target("row of a task under its old name or its own, taken by a silo", 4)
 def row(world):
     asked = world.said["second"].asked
     back = silo(world, "rowed", world.said["first"].state)
@@ -114,13 +114,13 @@ def row(world):
 # Bytes of tensors.
 
 
-@target("uplink, unsealed", 50)
+@target("uplink, unsealed", 17)
 def unseal(world):
     sent, expects = world.said["second"].answered.enclosed["uplink"], world.visits[1][0].expects
     return inputs(Valid(sent)), lambda data: Encoding("fp32", 5).unpack_uplink(data, expects) and None
 
 
-@target("row, unpacked", 50)
+@target("row, unpacked", 17)
 def unpack(world):
     forms = [message_bodies.EntryForm(many=False, dtype=d, width=3) for d in ("BOOL", "F32", "F64", "I64")]
 

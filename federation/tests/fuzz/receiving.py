@@ -134,7 +134,7 @@ class Counter:
         return "taken"
 
 
-@target("hello reply, received by the server", 20)
+@target("hello reply, received by the server", 7)
 def hello_reply(world):
     server = Counter(world, "hello-reply")
 
@@ -150,13 +150,13 @@ def hello_reply(world):
     return messages(HelloReply, Valid(json.dumps(known).encode(), JSON)), act
 
 
-@target("refusal of a hello, received by the server", 12)
+@target("refusal of a hello, received by the server", 4)
 def refusal(world):
     server = Counter(world, "refusal")
     return messages(Refusal, REFUSED), lambda data: server.greets(lambda _: server.signed("refusal", Refusal, data))
 
 
-@target("refusal of a task, received by the server", 12)
+@target("refusal of a task, received by the server", 4)
 def refusal_of_a_task(world):
     server = Counter(world, "refusal-of-task")
     return messages(Refusal, REFUSED), lambda data: server.visit(lambda _: server.signed("refusal", Refusal, data))
@@ -171,7 +171,7 @@ def honest(server):
     return body, said.enclosed["uplink"]
 
 
-@target("answer, received by the server", 20)
+@target("answer, received by the server", 7)
 def answer(world):
     server = Counter(world, "answer")
     body, uplink = honest(server)
@@ -184,7 +184,7 @@ def answer(world):
     return messages(Answer, known), act
 
 
-@target("uplink under the hash of its bytes, received by the server", 20)
+@target("uplink under the hash of its bytes, received by the server", 7)
 def uplink(world):
     server = Counter(world, "uplink")
     body, sent = honest(server)
@@ -196,7 +196,7 @@ def uplink(world):
     return inputs(Valid(sent)), act
 
 
-@target("message of any kind and signature, received by the server", 15)
+@target("message of any kind and signature, received by the server", 5)
 def message(world):
     server = Counter(world, "message")
     body, uplink = honest(server)

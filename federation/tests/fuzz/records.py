@@ -58,9 +58,9 @@ def reported(folder):
     command("report", folder, folder.with_name("run"), "--out", folder / "page")
 
 
-TARGETS += [Target(f"{path} of a run, on a page", 30, partial(of_run, path, form, paged)) for path, form in RUN.items()]
+TARGETS += [Target(f"{path} of a run, on a page", 10, partial(of_run, path, form, paged)) for path, form in RUN.items()]
 TARGETS += [
-    Target(f"{path} of a run, compared", 60, partial(of_run, path, RUN[path], compared))
+    Target(f"{path} of a run, compared", 20, partial(of_run, path, RUN[path], compared))
     for path in ("events.jsonl", "config.toml", "status.json")
 ]
 TARGETS += [Target("events.jsonl of a run, drawn", 2, partial(of_run, "events.jsonl", LINES, reported))]
@@ -82,7 +82,7 @@ def of_cut(path, form, world):
     return file(world, world.cut, f"cut-{path.replace('/', '-').strip('*')}", path, form, act)
 
 
-TARGETS += [Target(f"{path} of a run, gone on with", 12, partial(of_cut, path, form)) for path, form in CUT.items()]
+TARGETS += [Target(f"{path} of a run, gone on with", 4, partial(of_cut, path, form)) for path, form in CUT.items()]
 
 
 def of_finished(path, world):
@@ -91,12 +91,12 @@ def of_finished(path, world):
 
 
 TARGETS += [
-    Target(f"{path} of a finished run, damaged", 60, partial(of_finished, path))
+    Target(f"{path} of a finished run, damaged", 20, partial(of_finished, path))
     for path in ("events.jsonl", "config.toml", "status.json")
 ]
 
 
-@target("checkpoint, sealed under its own hash", 25)
+@target("checkpoint, sealed under its own hash", 8)
 def checkpoint(world):
     """A checkpoint under its correct name, which any writer of one can compute."""
     folder = world.folder / "sealed"
@@ -112,7 +112,7 @@ def checkpoint(world):
     return inputs(Valid(path.read_bytes())), act
 
 
-@target("partition.json, taken for a run", 20)
+@target("partition.json, taken for a run", 7)
 def partition(world):
     return file(
         world, world.run, "partition", "partition.json", JSON, lambda f: Partition.load(f / "partition.json") and None
@@ -133,13 +133,13 @@ def settings_of(tree, read_it, world, name):
     return inputs(Valid(tomli_w.dumps(tree).encode(), TOML)), act
 
 
-@target("settings of a run", 50)
+@target("settings of a run", 17)
 def run_settings(world):
     tree = {**SMALL, "method": {"name": "apple", "mu": 0.1}, "privacy": PRIVATE}
     return settings_of(tree, lambda path: config_of([str(path)]) and None, world, "settings")
 
 
-@target("words of a command line", 37)
+@target("words of a command line", 12)
 def words(world):
     keys = st.sampled_from(
         ["lr", "method", "method.mu", "data.path", "partition", "model.hidden", "rounds", "x", "privacy"]
@@ -150,7 +150,7 @@ def words(world):
     ), lambda data: config_of([data.decode(errors="replace")]) and None
 
 
-@target("suite of a bench", 37)
+@target("suite of a bench", 12)
 def suite(world):
     def act(path):
         found = read_suite(path)
@@ -180,7 +180,7 @@ def bench_page(folder):
 
 
 TARGETS += [
-    Target(f"{path} of a bench, tabled", 40, partial(of_bench, path, tabled))
+    Target(f"{path} of a bench, tabled", 13, partial(of_bench, path, tabled))
     for path in ("results.json", "timing.json")
 ]
 TARGETS += [Target("results.json of a bench, on a page", 2, partial(of_bench, "results.json", bench_page))]
@@ -189,7 +189,7 @@ TARGETS += [Target("results.json of a bench, on a page", 2, partial(of_bench, "r
 # What is spent.
 
 
-@target("ledger.jsonl of a client", 20)
+@target("ledger.jsonl of a client", 7)
 def ledger(world):
     def act(folder):
         Ledger.open(folder / "dp" / "client-00" / "ledger.jsonl").position()
@@ -198,7 +198,7 @@ def ledger(world):
     return file(world, world.private / "private", "ledger", path, LINES, act)
 
 
-@target("key of a client's noise", 15)
+@target("key of a client's noise", 5)
 def key(world):
     def act(folder):
         (folder / "dp" / "client-00" / "key").chmod(0o600)
@@ -207,7 +207,7 @@ def key(world):
     return file(world, world.private / "private", "noise", "dp/client-00/key", None, act)
 
 
-@target("figures/index.json of a page", 15)
+@target("figures/index.json of a page", 5)
 def index(world):
     def act(data):
         folder = world.folder / "figures"

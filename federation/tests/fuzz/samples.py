@@ -76,7 +76,7 @@ def as_data(name, world):
     return inputs(Valid(data)), act
 
 
-TARGETS += [Target(f"{name}, read for training", 60, partial(as_data, name)) for name in FILES]
+TARGETS += [Target(f"{name}, read for training", 20, partial(as_data, name)) for name in FILES]
 
 
 def part_of(parts, which, known, world):
@@ -149,7 +149,7 @@ def within(parts, which, known, world):
 
 
 TARGETS += [
-    Target(f"{which}, among images of more than 8 bits", 60, partial(within, parts, which, known))
+    Target(f"{which}, among images of more than 8 bits", 20, partial(within, parts, which, known))
     for parts, known, names in (
         *(
             ({name: content}, {"name": "folder", "skip_bad": name == "a/1.dcm"}, (name,))
@@ -161,7 +161,7 @@ TARGETS += [
     for which in names
 ]
 TARGETS += [
-    Target(f"{which}, read for training", 60, partial(part_of, parts, which, known))
+    Target(f"{which}, read for training", 20, partial(part_of, parts, which, known))
     for parts, known, names in (
         (IDX, {"name": "idx"}, IDX),
         (CLASSES, {"name": "folder"}, ("a/0.png", "b/3.jpg", "a/3.gif")),
@@ -173,7 +173,7 @@ TARGETS += [
 # Models and what they are asked.
 
 
-@target("model file, asked by predict", 20)
+@target("model file, asked by predict", 7)
 def model(world):
     path = good(world.folder / "model.safetensors")
     before, content = PersonalModel.load(path).predict(ROWS), path.read_bytes()
@@ -185,7 +185,7 @@ def model(world):
     return inputs(Valid(content)), act
 
 
-@target("model file, well sealed, asked by predict", 30)
+@target("model file, well sealed, asked by predict", 10)
 def sealed(world):
     path = world.folder / "sealed.safetensors"
 
@@ -223,4 +223,4 @@ def asked(name, world):
     return st.one_of(damaged(Valid(ASKED[name])), inputs(Valid(ASKED[name]))), act
 
 
-TARGETS += [Target(f"{name}, asked of a model", 50, partial(asked, name)) for name in ASKED]
+TARGETS += [Target(f"{name}, asked of a model", 17, partial(asked, name)) for name in ASKED]

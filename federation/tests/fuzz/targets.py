@@ -32,7 +32,7 @@ class Target:
 TARGETS: list[Target] = []
 
 
-def target(name: str, examples: int = 12) -> Callable[[Callable[[World], Attack]], Callable[[World], Attack]]:
+def target(name: str, examples: int = 4) -> Callable[[Callable[[World], Attack]], Callable[[World], Attack]]:
     def add(attack: Callable[[World], Attack]) -> Callable[[World], Attack]:
         TARGETS.append(Target(name, examples, attack))
         return attack

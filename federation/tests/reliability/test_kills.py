@@ -111,12 +111,6 @@ def kills(spawner, tmp_path, name, wanted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["apple, private"])
-def test_three_kills(name, spawner, tmp_path):
-    kills(spawner, tmp_path, name, 3)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_thirty_kills(name, spawner, tmp_path, capsys):
     began = time.monotonic()

@@ -48,12 +48,18 @@ class _Curve(Kind):
     test_accuracy: Values
     test_value: Values = Field(default=[])
     test_accuracy_pooled: Values = Field(default=[])
+    validation_value: Values
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        if len({len(v) for v in (self.round, self.test_accuracy, self.test_value or self.round)}) > 1:
+        value = self.test_value or self.round
+        if len({len(v) for v in (self.round, self.test_accuracy, value, self.validation_value)}) > 1:
             raise ValueError("there must be one value for each round")
         return self
+
+
+class _Chosen(Kind):
+    round: Number
 
 
 class _Spent(Kind):
@@ -70,6 +76,7 @@ class _Figures(Kind):
     bytes_up: Count
     models: dict[Line, _Moments]
     curve: _Curve
+    validation: _Chosen | None
     privacy: _Spent | None = None
 
 
