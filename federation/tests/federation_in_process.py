@@ -17,7 +17,7 @@ from pomona.scenario import Scenario
 from pomona_federation.flower_apps import client_app, server_app
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.files import data_section, federation_file, write_rows
-from pomona_federation.silo import own_kit
+from pomona_federation.silo.settings import use_kit
 
 APPLE = {"name": "apple", "budget": 1}
 
@@ -114,7 +114,7 @@ class LocalGrid(Grid):
 
     def _served(self, message):
         node = message.metadata.dst_node_id
-        own_kit.use(self.folders[node])  # one silo a process, but here
+        use_kit(self.folders[node])  # one silo a process, but here
         reply = client_app(message, Context(1, node, {}, RecordDict(), {}))
         for fault in self.faults:
             reply = fault(message, reply)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pomona.core.errors import StorageError
 from pomona_federation import audit
 from pomona_federation.audit import Audit, read, verify
-from pomona_federation.silo import audited
 
 
 def written(path, events):
@@ -206,23 +205,23 @@ def test_a_sparse_log_of_gigabytes_is_refused_after_a_megabyte(tmp_path):
 
 def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
     now = [7200.0]
-    monkeypatch.setattr(audited.time, "time", lambda: now[0])
+    monkeypatch.setattr(audit.time, "time", lambda: now[0])
     (tmp_path / "state").mkdir()
     path = tmp_path / "state" / "audit.jsonl"
     for _ in range(3):
-        audited.write(tmp_path, "answered", round=1, task="a" * 64)
-    for number in range(10 * audited.REFUSALS):
-        audited.write(tmp_path, "refused", reason=f"no {number}")
-    audited.write(tmp_path, "answered", round=2, task="b" * 64)
+        audit.write_limited(tmp_path / "state", "answered", round=1, task="a" * 64)
+    for number in range(10 * audit.REFUSALS):
+        audit.write_limited(tmp_path / "state", "refused", reason=f"no {number}")
+    audit.write_limited(tmp_path / "state", "answered", round=2, task="b" * 64)
     lines = read(path)
-    assert [line["event"] for line in lines] == ["answered", *["refused"] * audited.REFUSALS, "answered"]
-    assert [line.get("unwritten") for line in lines if "unwritten" in line] == [2, 9 * audited.REFUSALS]
-    for number in range(2 * audited.REMEMBERED):
-        audited.write(tmp_path, "answered", round=number + 3)
-    assert len(read(path)) == len(lines) + 2 * audited.REMEMBERED
-    now[0] += audited.HOUR
-    audited.write(tmp_path, "refused", reason="no 0")
-    (tmp_path / "state" / "node" / audited.FILE).write_text("{")
-    audited.write(tmp_path, "refused", reason="no 0")
+    assert [line["event"] for line in lines] == ["answered", *["refused"] * audit.REFUSALS, "answered"]
+    assert [line.get("unwritten") for line in lines if "unwritten" in line] == [2, 9 * audit.REFUSALS]
+    for number in range(2 * audit.REMEMBERED):
+        audit.write_limited(tmp_path / "state", "answered", round=number + 3)
+    assert len(read(path)) == len(lines) + 2 * audit.REMEMBERED
+    now[0] += audit.HOUR
+    audit.write_limited(tmp_path / "state", "refused", reason="no 0")
+    (tmp_path / "state" / "node" / audit.LIMITED).write_text("{")
+    audit.write_limited(tmp_path / "state", "refused", reason="no 0")
     assert [line["reason"] for line in read(path)[-2:]] == ["no 0"] * 2
     assert verify(path) is None

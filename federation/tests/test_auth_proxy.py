@@ -40,8 +40,8 @@ from pomona_federation.server.gate.auth_proxy import (
 from pomona_federation.server.members.registry_admin import dismiss
 from pomona_federation.server.processes import superlink
 from pomona_federation.server.processes.superlink import RequestAuth, http_protocol
-from pomona_federation.silo.connection.standing import PATH, ask_standing
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.membership import PATH, ask_membership
 from pomona_federation.supervision.processes import environment
 
 MB = 10**6
@@ -397,7 +397,7 @@ class SuperLink:
 
 def standing(kit, key, authority="ca.crt"):
     federation = Federation.read(kit / "federation.toml")
-    return ask_standing(WayOut(Address.parse(federation.server), kit / "certs" / authority), key)
+    return ask_membership(ServerRoute(Address.parse(federation.server), kit / "certs" / authority), key)
 
 
 def test_a_real_superlink_tells_silos_how_they_stand_and_keeps_its_memory(kits, tmp_path):

@@ -23,9 +23,8 @@ from pomona_federation.server.gate import client_certificates
 from pomona_federation.server.gate.auth_proxy import STANDING, Gate
 from pomona_federation.server.members.registry_admin import admit, dismiss
 from pomona_federation.server.processes.superlink import RequestAuth, http_protocol
-from pomona_federation.silo.connection.http_client import client
-from pomona_federation.silo.connection.standing import ask_standing
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import ServerRoute, client
+from pomona_federation.silo.membership import ask_membership
 from pomona_federation.silo.settings import SiloFile
 from test_auth_proxy import OTHER, SuperLink, signed
 
@@ -49,7 +48,7 @@ def kits(tmp_path):
 
 def way(kit):
     silo = SiloFile.model_validate({"name": kit.name, "data": {}})
-    return WayOut.of(kit, silo, Federation.read(kit / "federation.toml"))
+    return ServerRoute.of(kit, silo, Federation.read(kit / "federation.toml"))
 
 
 @pytest.fixture
@@ -124,7 +123,7 @@ def test_silos_are_heard_with_the_certificate_of_the_key_that_signs(kits, port_o
     assert port_of_strangers.heard == [OTHER] * 2
     assert asked(way(south), north) == 401, "south's connection, north's signature"
     assert asked(way(north), north, headers={}) == 401, "no signature"
-    assert ask_standing(way(north), north / "keys" / "silo.key") == "member"
+    assert ask_membership(way(north), north / "keys" / "silo.key") == "member"
     assert asked(way(north), north, "/v1/control/list-runs") == 200, "in this test the gate takes loopback for local"
     assert port_of_strangers.heard == [OTHER] * 2 + ["/v1/control/list-runs"]
 
@@ -141,7 +140,7 @@ def test_a_newcomer_that_brings_its_key_is_heard_once_it_is_added(kits, port_of_
 def test_a_revoked_silo_gets_one_word_and_nothing_behind_the_gate(kits, port_of_strangers):
     dismiss(kits / "server", "south")
     assert asked(way(kits / "south"), kits / "south") == 401
-    assert ask_standing(way(kits / "south"), kits / "south" / "keys" / "silo.key") == "revoked"
+    assert ask_membership(way(kits / "south"), kits / "south" / "keys" / "silo.key") == "revoked"
     assert port_of_strangers.heard == []
 
 
@@ -150,7 +149,7 @@ def test_without_a_certificate_not_a_byte_is_read(kits, port_of_strangers):
     bare = replace(way(kits / "north"), shown=None)
     for path in (OTHER, STANDING, "/health"):
         assert asked(bare, kits / "north", path) in ("RemoteProtocolError", "ReadError", "WriteError")
-    assert ask_standing(bare, kits / "north" / "keys" / "silo.key") == "unsaid"
+    assert ask_membership(bare, kits / "north" / "keys" / "silo.key") == "unsaid"
     assert port_of_strangers.data == []
 
 
@@ -187,8 +186,8 @@ def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits
     try:
         north, south = kits / "north", kits / "south"
         bare = replace(way(north), shown=None)
-        assert ask_standing(way(north), north / "keys" / "silo.key") == "member"
-        assert ask_standing(bare, north / "keys" / "silo.key") == "unsaid"
+        assert ask_membership(way(north), north / "keys" / "silo.key") == "member"
+        assert ask_membership(bare, north / "keys" / "silo.key") == "unsaid"
         assert asked(bare, north) == 401
         assert asked(way(south), north) == 401
         assert asked(way(north), north) not in (401, 403)

@@ -18,10 +18,9 @@ from pomona_federation.agreement import Federation
 from pomona_federation.server.studies.consents import Consents
 from pomona_federation.server.studies.study_queue import StudyQueue
 from pomona_federation.silo.administration import preflight
-from pomona_federation.silo.privacy.privacy_budget import Cost
+from pomona_federation.silo.data.privacy_budget import Cost
 from pomona_federation.silo.studies.consent_policy import excesses, misfits
-from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy
-from pomona_federation.silo.studies.consent_terms import ConsentTerms
+from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy, ConsentTerms
 from pomona_federation.silo.studies.known_studies import KnownStudies
 from pomona_federation.silo.studies.silo_in_study import Silo
 from pomona_federation.silo.studies.study_facts import StudyFacts, StudyText, Traffic
@@ -188,10 +187,10 @@ def test_what_does_not_fit_waits_with_the_reason_and_is_judged_again_by_new_rule
     submitted(federation)
     [said] = heard(federation, "silo-0")
     assert "method fedavg is not among apple" in said
-    assert (known(federation).standing, known(federation).by) == ("pending", "")
+    assert (known(federation).status, known(federation).by) == ("pending", "")
     ruled(federation, methods=["fedavg"])
     heard(federation, "silo-0")
-    assert known(federation).standing == "accepted"
+    assert known(federation).status == "accepted"
 
 
 def test_what_does_not_fit_is_declined_where_the_rules_say_so(federation):
@@ -199,7 +198,7 @@ def test_what_does_not_fit_is_declined_where_the_rules_say_so(federation):
     submitted(federation)
     heard(federation, "silo-0")
     visit(federation.kits / "silo-0", asking(federation, "silo-0"))
-    assert known(federation).standing == "declined"
+    assert known(federation).status == "declined"
     assert Consents(StudyQueue(federation.server).named("second").folder).declined == {"silo-0"}
 
 
@@ -209,7 +208,7 @@ def test_what_a_person_has_decided_no_rule_decides_again(federation):
     decided(federation, "silo-0", "second", accepted=False)
     ruled(federation)
     heard(federation, "silo-0")
-    assert (known(federation).standing, known(federation).by) == ("declined", "Dr. North")
+    assert (known(federation).status, known(federation).by) == ("declined", "Dr. North")
 
 
 def test_rules_that_cannot_be_read_accept_nothing(federation):
@@ -217,7 +216,7 @@ def test_rules_that_cannot_be_read_accept_nothing(federation):
     submitted(federation)
     [said] = heard(federation, "silo-0")
     assert "the rules cannot be applied" in said
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
     with pytest.raises(ConfigError, match=FILE):
         ConsentPolicy.of(federation.kits / "silo-0")
 
@@ -226,7 +225,7 @@ def test_a_view_that_a_silo_does_not_have_is_no_consent(federation):
     ruled(federation, otherwise="decline")
     submitted(federation, view="later")
     heard(federation, "silo-0")
-    assert known(federation).standing == "declined"
+    assert known(federation).status == "declined"
     assert "[views.later]" in known(federation).why
 
 
@@ -248,11 +247,11 @@ def test_a_rule_sends_no_answer_that_depends_on_the_data(federation, otherwise):
     submitted(federation, task=task)
     [said] = heard(federation, "silo-0")
     assert "waits for a decision" in said
-    assert (known(federation).standing, known(federation).why[:5]) == ("pending", "DATA:")
+    assert (known(federation).status, known(federation).why[:5]) == ("pending", "DATA:")
     ruled(federation, otherwise=otherwise, tasks=[sha256], accept_epsilon_total=1.0)  # judged after a look at the data
     submitted(federation, "third")
     heard(federation, "silo-0")
-    assert known(federation, "third").standing == "pending"
+    assert known(federation, "third").status == "pending"
     assert "all on this data may cost without bound" in known(federation, "third").why
 
 
@@ -262,7 +261,7 @@ def test_a_task_that_no_person_has_let_in_reads_no_data(federation, otherwise, s
     ruled(federation, otherwise=otherwise)
     submitted(federation, task=other_task(federation))
     heard(federation, "silo-0")
-    assert known(federation).standing == standing
+    assert known(federation).status == standing
     assert TaskSettings.model_validate(other_task(federation)).sha256 in known(federation).why
 
 
@@ -275,16 +274,16 @@ def test_a_task_that_a_person_has_accepted_on_the_same_data_is_let_in(federation
     ruled(federation)
     submitted(federation, task=shifted)
     heard(federation, "silo-0")
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
     decided(federation, "silo-0", "second")
     submitted(federation, "third", task=dict(reversed(shifted.items())))
     submitted(federation, "fourth", task=shifted, view="later")
     heard(federation, "silo-0")
-    assert [known(federation, name).standing for name in ("third", "fourth")] == ["accepted", "pending"]
+    assert [known(federation, name).status for name in ("third", "fourth")] == ["accepted", "pending"]
     decided(federation, "silo-0", "second", accepted=False)
     submitted(federation, "fifth", task=shifted)
     heard(federation, "silo-0")
-    assert known(federation, "fifth").standing == "pending"
+    assert known(federation, "fifth").status == "pending"
 
 
 def test_outside_its_hours_a_silo_is_absent_also_when_the_rules_have_changed_since(federation, monkeypatch):
@@ -324,7 +323,7 @@ def test_a_study_that_is_offered_again_and_again_is_one_and_stays_declined(feder
         take_in(federation.kits / "silo-0", agreement, asking(federation, "silo-0"))
     decided(federation, "silo-0", "second", accepted=False)
     take_in(federation.kits / "silo-0", agreement, asking(federation, "silo-0"))
-    assert [k.standing for k in KnownStudies(federation.kits / "silo-0").all] == ["declined"]
+    assert [k.status for k in KnownStudies(federation.kits / "silo-0").all] == ["declined"]
     assert len(lines(federation, "proposed")) == 1
 
 
@@ -373,7 +372,7 @@ def test_rules_do_not_accept_what_is_beyond_the_silos_own_total(federation):
     ruled(federation)
     submitted(federation)
     heard(federation, "silo-0")
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
     assert "without bound" in known(federation).why
     assert FILE not in {line.get("by") for line in lines(federation, "proposed")}
 
@@ -391,7 +390,7 @@ def test_check_says_what_the_rules_would_do(federation):
     assert (said().result, "accepts it: kind train" in said().text) == ("ok", True)
     ruled(federation, rounds=2)
     assert (said().result, "3 rounds, more than 2" in said().text) == ("warning", True)
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
 
 
 def test_a_person_cannot_accept_what_is_beyond_the_silos_own_total(federation, capsys):
@@ -403,10 +402,10 @@ def test_a_person_cannot_accept_what_is_beyond_the_silos_own_total(federation, c
     path.write_text(tomli_w.dumps(tomllib.loads(before) | {"accept_epsilon_total": 5.0}))
     assert command("silo", "accept", "second", "--folder", kit) == 9
     assert "without bound" in capsys.readouterr().err
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
     path.write_text(before)
     assert command("silo", "accept", "second", "--by", "Dr. North", "--folder", kit) == 0
-    assert (known(federation).standing, known(federation).by, known(federation).terms) == (
+    assert (known(federation).status, known(federation).by, known(federation).terms) == (
         "accepted",
         "Dr. North",
         None,

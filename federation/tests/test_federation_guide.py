@@ -183,13 +183,13 @@ def answers(play) -> bool:
     from pomona.core.errors import ProtocolError
     from pomona_federation.address import Address
     from pomona_federation.agreement import Federation
-    from pomona_federation.silo.connection.watchdog import ask_health
-    from pomona_federation.silo.connection.way_out import WayOut
+    from pomona_federation.silo.http_client import ServerRoute
+    from pomona_federation.silo.watchdog import ask_health
 
     kit = play.folder / "A" / "kits" / "server"
     with suppress(ProtocolError):
         federation = Federation.read(kit / "federation.toml")
-        ask_health(WayOut(Address.parse(federation.server), kit / "certs" / "ca.crt"))
+        ask_health(ServerRoute(Address.parse(federation.server), kit / "certs" / "ca.crt"))
         return True
     return False
 

@@ -19,7 +19,7 @@ from pomona_federation.server.studies.consents import Consents
 from pomona_federation.server.studies.study_desk import StudyDesk
 from pomona_federation.server.studies.study_queue import StudyQueue
 from pomona_federation.silo.studies import known_studies, study_watch
-from pomona_federation.silo.studies.consent_terms import ConsentTerms
+from pomona_federation.silo.studies.consent_rules import ConsentTerms
 from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona_federation.silo.studies.study_proposals import visit
 from pomona_federation.silo.studies.study_watch import StudyWatch
@@ -55,7 +55,7 @@ def test_a_decision_that_is_made_while_the_server_answers_is_not_lost(federation
 
     visit(kit, slowly)
     now = known.named("second")
-    assert (now.standing, now.told) == ("declined", False)
+    assert (now.status, now.told) == ("declined", False)
     visit(kit, ask)
     assert known.named("second").told
     assert Consents(StudyQueue(federation.server).named("second").folder).declined == {"silo-0"}
@@ -68,7 +68,7 @@ def test_rules_decide_on_nothing_that_the_administrator_has_decided_on_meanwhile
     assert known.decide(judged, True, "policy.toml", "rule 1", policy="a" * 64) == declined
     assert known.remark(judged, "no rule fits") == declined
     assert known.named("second") == declined
-    assert known.decide(declined, True, "Dr. North").standing == "accepted"
+    assert known.decide(declined, True, "Dr. North").status == "accepted"
 
 
 def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(federation, monkeypatch):
@@ -91,7 +91,7 @@ def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(fede
     monkeypatch.setattr(KnownStudies, "_require_room", require_room)
     studies.propose(new)
     others[0].join(10)
-    assert studies.named("second").standing == "accepted"
+    assert studies.named("second").status == "accepted"
 
 
 def test_studies_whose_hashes_begin_alike_have_nothing_in_common(federation, offered):
@@ -100,7 +100,7 @@ def test_studies_whose_hashes_begin_alike_have_nothing_in_common(federation, off
     twin = seen.agreement[:-1] + ("0" if seen.agreement[-1] != "0" else "1")
     known.propose(KnownStudy(agreement=twin, study=seen.study))
     assert known.find(seen.agreement) == seen
-    assert known.find(twin).standing == "pending"
+    assert known.find(twin).status == "pending"
     with pytest.raises(ConfigError, match="2 studies"):
         known.named("second")
 

@@ -12,7 +12,7 @@ from pomona.record.reading import load
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation as Agreement
 from pomona_federation.rehearsal.files import federation_file
-from pomona_federation.silo.data.agreed_data import conformed
+from pomona_federation.silo.data.kept_data import conformed
 from pomona_federation.task_settings import TaskSettings
 
 

@@ -16,15 +16,15 @@ from pomona_federation.flower_apps import handled
 from pomona_federation.installation.backup import backup
 from pomona_federation.installation.restore import Restoring, restore
 from pomona_federation.silo import machine
-from pomona_federation.silo.privacy import sealed_key
-from pomona_federation.silo.privacy.privacy_budget import Cost, PrivacyBudget
-from pomona_federation.silo.privacy.sealed_key import open_own
+from pomona_federation.silo.data import noise_stores
+from pomona_federation.silo.data.noise_stores import open_own
+from pomona_federation.silo.data.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.processes import supernode_supervisor
 from pomona_federation.silo.processes.supernode_supervisor import run_node
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies import own_state
 from pomona_federation.silo.studies.known_studies import FILE, KnownStudies
-from pomona_federation.silo.studies.rules_in_force import rules
+from pomona_federation.silo.studies.own_state import rules
 from test_consent_policy import known, lines, ruled, submitted
 from test_preflight import command
 from test_studies import decided, heard, own_models
@@ -151,8 +151,8 @@ def crafted(federation, silo="silo-0", **changes):
 def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation):
     submitted(federation, decide=0.0)
     heard(federation, "silo-0")
-    said = crafted(federation, standing="accepted", by="Dr. North", when="2026-01-01 00:00:00Z", told=True)
-    assert (said.standing, said.by) == ("pending", "")
+    said = crafted(federation, status="accepted", by="Dr. North", when="2026-01-01 00:00:00Z", told=True)
+    assert (said.status, said.by) == ("pending", "")
     assert said.why == "study.json says accepted by Dr. North, without its line in the audit log: decide on it here"
     assert KnownStudies(federation.kits / "silo-0").untold() == []
     with pytest.raises(QuorumError):
@@ -160,23 +160,23 @@ def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation)
     assert "waits for this silo's administrator" in lines(federation, "refused")[-1]["reason"]
     assert own_models(federation, "second") == {}
     decided(federation, "silo-0", "second")
-    assert known(federation).standing == "accepted"
+    assert known(federation).status == "accepted"
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"by": "policy.toml"}, {"why": "fits"}, {"terms": None}, {"terms": {"members": 1}}, {"standing": "declined"}],
+    [{"by": "policy.toml"}, {"why": "fits"}, {"terms": None}, {"terms": {"members": 1}}, {"status": "declined"}],
 )
 def test_a_decision_is_the_one_that_the_log_has_in_all_its_parts(federation, changes):
     """Also the terms: an acceptance by rule does not become a person's, which is held to nothing."""
     submitted(federation)
     ruled(federation, members=2, hours="20:00-06:00")
     heard(federation, "silo-0")
-    assert known(federation).standing == "accepted"
+    assert known(federation).status == "accepted"
     if changes != {"by": "policy.toml"}:
-        assert crafted(federation, **changes).standing == "pending"
+        assert crafted(federation, **changes).status == "pending"
         return
-    assert crafted(federation, **changes).standing == "accepted"  # as it was
+    assert crafted(federation, **changes).status == "accepted"  # as it was
 
 
 def test_the_last_line_on_a_study_counts_and_only_where_it_follows_in_the_chain(federation):
@@ -186,15 +186,15 @@ def test_the_last_line_on_a_study_counts_and_only_where_it_follows_in_the_chain(
     log = federation.kits / "silo-0/state/audit.jsonl"
     whole = log.read_bytes()
     decided(federation, "silo-0", "second", accepted=False)
-    assert crafted(federation, standing="accepted").standing == "pending"
+    assert crafted(federation, status="accepted").status == "pending"
     log.write_bytes(whole)
-    assert known(federation).standing == "accepted"
+    assert known(federation).status == "accepted"
     *before, last = whole.splitlines(keepends=True)
     log.write_bytes(b"".join(before[:-1]) + last)
     assert audit.verify(log) is not None
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
     log.unlink()
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
 
 
 # Which rules hold
@@ -261,13 +261,13 @@ def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(feder
         there.setattr(machine, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
         own_state.mark(kit)
         decided(federation, "silo-0", "second")
-        assert known(federation).standing == "accepted"
+        assert known(federation).status == "accepted"
     own_state.mark(kit)
     assert audit.verify(kit / "state/audit.jsonl") is None
-    assert known(federation).standing == "pending"
-    assert KnownStudies(kit, foreign=True).named("second").standing == "accepted"
+    assert known(federation).status == "pending"
+    assert KnownStudies(kit, foreign=True).named("second").status == "accepted"
     KnownStudies(kit).reseal()
-    assert known(federation).standing == "accepted"
+    assert known(federation).status == "accepted"
 
 
 def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypatch):
@@ -301,13 +301,13 @@ def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(fede
         there.setattr(machine, "MACHINE", (written(tmp_path / "id", "1" * 32),))
         worked(1e-6)
         decided(federation, "silo-0", "second")
-        assert known(federation).standing == "accepted"
+        assert known(federation).status == "accepted"
     (state / own_state.FILE).unlink()
     shutil.copytree(state, own, dirs_exist_ok=True)
     shutil.rmtree(state)
     own.rename(state)
     assert own_state.begin(kit), "the mark is this silo's own still"
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
     for counted in (lambda: PrivacyBudget(kit).unknown, lambda: open_own(stores.folder, stores, 0)):
         with pytest.raises(PrivacyError, match=r"not (written|made) on this machine"):
             counted()
@@ -341,7 +341,7 @@ def test_a_kill_before_the_key_is_sealed_locks_nobody_out(tmp_path, monkeypatch,
     stores = Stores(tmp_path)
     with monkeypatch.context() as killed:
         if written_until == "key":
-            killed.setattr(sealed_key, "_seal", interrupted)
+            killed.setattr(noise_stores, "_seal", interrupted)
         elif written_until == "ledger":
             killed.setattr(noise_key, "publish", interrupted)
         else:
@@ -349,7 +349,7 @@ def test_a_kill_before_the_key_is_sealed_locks_nobody_out(tmp_path, monkeypatch,
         with pytest.raises(KeyboardInterrupt):
             open_own(tmp_path, stores, 0)
     open_own(tmp_path, stores, 0)
-    assert (tmp_path / "client-00/seal").read_text() == sealed_key._seal(tmp_path / "client-00")
+    assert (tmp_path / "client-00/seal").read_text() == noise_stores._seal(tmp_path / "client-00")
 
 
 def interrupted(*_):

@@ -14,10 +14,9 @@ pytest.importorskip("flwr")
 from pomona.core.errors import ProtocolError
 from pomona_federation import flower_internals
 from pomona_federation.address import Address
-from pomona_federation.silo.connection import http_client
-from pomona_federation.silo.connection.http_client import PLAIN, AnswerRefused, client
-from pomona_federation.silo.connection.watchdog import request
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo import http_client
+from pomona_federation.silo.http_client import PLAIN, AnswerRefused, ServerRoute, client
+from pomona_federation.silo.watchdog import request
 
 UNPACKED = 64 * 2**20
 BOMB = gzip.compress(gzip.compress(bytes(UNPACKED)))
@@ -33,7 +32,7 @@ def peer():
         def __init__(self):
             self.listening, self.asked, self.sent = socket.create_server(("127.0.0.1", 0)), b"", 0
             self.address = Address("127.0.0.1", self.listening.getsockname()[1])
-            self.way = WayOut(self.address, None)
+            self.way = ServerRoute(self.address, None)
 
         def __call__(self, head, body):
             def serve():

@@ -27,10 +27,10 @@ from pomona_federation.pki import certificates, keys
 from pomona_federation.pki.certificates import certificate, left, private
 from pomona_federation.server.members import registry_admin
 from pomona_federation.silo.administration import preflight, silo_report
-from pomona_federation.silo.connection.watchdog import ask_health
-from pomona_federation.silo.connection.way_out import WayOut
-from pomona_federation.silo.data import agreed_data, silo_scenario
+from pomona_federation.silo.data import kept_data, silo_scenario
+from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.watchdog import ask_health
 
 SILO = """
 name = "north"
@@ -72,7 +72,7 @@ def kit(tmp_path, port=9, **run):
 
 
 def way_out(folder):
-    return WayOut.of(folder, SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
+    return ServerRoute.of(folder, SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
 
 
 def found(folder):
@@ -325,11 +325,11 @@ def test_words_get_the_agreed_numbers():
     x = np.array([[2, 3, 0], [4, 1, 2]], np.int32)
     own = Dataset("t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u"))
     # w is 4 by agreement, "new" is unknown (1), u is 2.
-    assert agreed_data.conformed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
-    assert agreed_data.conformed(own, task).words == ("u", "v", "w")
+    assert kept_data.conformed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
+    assert kept_data.conformed(own, task).words == ("u", "v", "w")
     numbered = Dataset("t", "text", x + 3, np.array([0, 1]), ("x", "y"), 2, vocabulary=9)
     with pytest.raises(DataError, match="token 7"):
-        agreed_data.conformed(numbered, task)
+        kept_data.conformed(numbered, task)
 
 
 def test_an_agreement_that_was_changed_is_refused(tmp_path):

@@ -10,8 +10,8 @@ from pomona.core.errors import PrivacyError, StorageError
 from pomona.data.settings import ClientFiles, DataSettings
 from pomona_federation import audit, status
 from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.silo.privacy.data_sources import hashed, shared, sources
-from pomona_federation.silo.privacy.privacy_budget import MOST, BudgetFile, Claim, Cost, Most, PrivacyBudget
+from pomona_federation.silo.data.data_sources import hashed, shared, sources
+from pomona_federation.silo.data.privacy_budget import MOST, BudgetFile, Claim, Cost, Most, PrivacyBudget
 from pomona_federation.silo.studies.known_studies import KnownStudies
 from pomona_federation.silo.studies.silo_in_study import Silo
 from test_hostile_server import ROUNDS, Server, edited, noise
@@ -162,7 +162,7 @@ def test_reservations_have_a_limit(budget, tmp_path, monkeypatch):
     data = clinic(tmp_path, "a.csv")
     budget.reserve(claim(), data, Most())
     full = BudgetFile.of(budget.reservations * MOST)
-    monkeypatch.setattr("pomona_federation.silo.privacy.privacy_budget.read_json", lambda *_: full)
+    monkeypatch.setattr("pomona_federation.silo.data.privacy_budget.read_json", lambda *_: full)
     with pytest.raises(PrivacyError, match="as many as it takes"):
         budget.reserve(claim("two"), data, Most())
 

@@ -22,7 +22,7 @@ from pomona_federation.audit import read, verify
 from pomona_federation.flower_bundle import digest
 from pomona_federation.provision.provision import provision
 from pomona_federation.server.members.registry_admin import dismiss
-from pomona_federation.silo.connection.standing import REFUSALS
+from pomona_federation.silo.membership import REFUSALS
 from pomona_federation.supervision.processes import process_tree
 
 pytestmark = pytest.mark.slow

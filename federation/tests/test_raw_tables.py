@@ -19,7 +19,7 @@ from pomona.scenario import Scenario
 from pomona_federation.flower_apps import server_app
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.files import federation_file
-from pomona_federation.silo.data.agreed_data import agreed_data, conformed
+from pomona_federation.silo.data.kept_data import agreed_data, conformed
 from pomona_federation.task_settings import TaskSettings, of_files
 
 SITES = ("north", "east", "south")

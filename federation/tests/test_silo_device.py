@@ -8,7 +8,7 @@ import torch
 
 from pomona.core.errors import ConfigError, QuorumError
 from pomona_federation import status
-from pomona_federation.silo.data.device import require_device
+from pomona_federation.silo.data.silo_scenario import require_device
 from test_consent_policy import known, ruled, submitted
 from test_preflight import command
 from test_studies import decided, heard
@@ -53,7 +53,7 @@ def test_a_rule_leaves_the_study_to_a_person_with_the_reason(silo, capsys):
     submitted(federation)
     [said] = heard(federation, "silo-0")
     assert line in said
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
     assert command("silo", "status", "--folder", federation.kits / "silo-0") == 0
     assert "device = 'cuda', but PyTorch cannot use it" in capsys.readouterr().out.replace("\n", " ")
 

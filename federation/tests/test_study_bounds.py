@@ -63,7 +63,7 @@ def test_a_network_beyond_the_rules_is_refused_by_its_shapes_and_never_built(
     ruled(federation, mb_in_all=50.0, otherwise=otherwise)
     submitted(federation, run=wide(federation, 30_000, 30_000))
     heard(federation, "silo-0")
-    assert (known(federation).standing, made) == (standing, [])
+    assert (known(federation).status, made) == (standing, [])
     assert known(federation).why == f"{d * 4 * 2 * 3 / 1e6:.3g} MB in all, more than 50"
 
 
@@ -111,7 +111,7 @@ def test_whatever_one_study_raises_is_a_line_and_the_next_is_judged(federation, 
     shown = status.silo(federation.kits / "silo-0")["studies"]
     assert [row["why"] for row in shown] == [known(federation, name).why for name in ("first", "second")]
     heard(federation, "silo-0")
-    assert known(federation, "first").standing == known(federation, "second").standing == "accepted"
+    assert known(federation, "first").status == known(federation, "second").status == "accepted"
 
 
 def asked_in_a_process(federation):
@@ -140,13 +140,13 @@ def test_a_study_at_which_the_process_was_killed_is_taken_in_once(federation, mo
     (mark,) = marks.iterdir()
     submitted(federation, "second", run=wide(federation, 8))
     assert asked_in_a_process(federation) == 0
-    assert known(federation, "second").standing == "accepted"
+    assert known(federation, "second").status == "accepted"
     monkeypatch.undo()
     said = heard(federation, "silo-0")
     assert f"was killed, as where memory is short; remove {mark} to try it again" in said[0]
     mark.unlink()
     heard(federation, "silo-0")
-    assert known(federation, "first").standing == "accepted"
+    assert known(federation, "first").status == "accepted"
     assert not list(marks.iterdir())
 
 
@@ -166,7 +166,7 @@ def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monke
     marks.mkdir(exist_ok=True)
     (marks / ("ab" * 32)).touch()  # of a study that is offered no more
     heard(federation, "silo-0")
-    assert known(federation, "first").standing == "accepted"
+    assert known(federation, "first").status == "accepted"
     assert not list(marks.iterdir())
 
 
@@ -184,15 +184,15 @@ def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rule
     assert asked_in_a_process(federation) == 137
     submitted(federation, "second", run=wide(federation, 8))
     assert asked_in_a_process(federation) == 0
-    assert known(federation, "second").standing == "accepted"
+    assert known(federation, "second").status == "accepted"
     row = next(row for row in status.silo(kit)["studies"] if row["study"] == "first")
     assert (row["decision"], "was killed; decide by hand" in row["why"]) == ("pending", True)
     monkeypatch.undo()
     heard(federation, "silo-0")
-    assert known(federation, "first").standing == "pending"
+    assert known(federation, "first").status == "pending"
     ruled(federation, models=["mlp"], rounds=10_000)
     heard(federation, "silo-0")
-    assert known(federation, "first").standing == "accepted"
+    assert known(federation, "first").status == "accepted"
 
 
 def test_whoever_ends_the_judging_leaves_the_study_as_it_was(federation, monkeypatch):
@@ -206,9 +206,9 @@ def test_whoever_ends_the_judging_leaves_the_study_as_it_was(federation, monkeyp
         patch.setattr(consent_policy, "verdict", ended)
         with pytest.raises(SystemExit):
             heard(federation, "silo-0")
-    assert (known(federation, "first").standing, known(federation, "first").why) == ("pending", "")
+    assert (known(federation, "first").status, known(federation, "first").why) == ("pending", "")
     heard(federation, "silo-0")
-    assert known(federation, "first").standing == "accepted"
+    assert known(federation, "first").status == "accepted"
 
 
 def test_a_study_that_cannot_be_taken_in_keeps_no_other_out(federation, monkeypatch):
@@ -226,7 +226,7 @@ def test_a_study_that_cannot_be_taken_in_keeps_no_other_out(federation, monkeypa
     monkeypatch.setattr(Study, "parse", broken)
     said = heard(federation, "silo-0")
     assert "cannot be taken in: RecursionError: maximum recursion depth exceeded" in said[0]
-    assert known(federation, "second").standing == "accepted"
+    assert known(federation, "second").status == "accepted"
 
 
 # What computing may cost
@@ -241,7 +241,7 @@ def test_no_computing_without_a_bound_is_accepted(federation):
     heard(federation, "silo-0")
     assert "3000000 passes over the training data, more than epochs_in_all = 10000" in known(federation, "long").why
     assert "a round may take 1e+06 s, more than deadline = 86400" in known(federation, "slow").why
-    assert known(federation, "long").standing == known(federation, "slow").standing == "pending"
+    assert known(federation, "long").status == known(federation, "slow").status == "pending"
 
 
 def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
@@ -287,7 +287,7 @@ def test_without_noise_there_is_no_epsilon_that_a_bound_would_accept(federation,
     ruled(federation)
     submitted(federation, decide=0.0)
     heard(federation, "silo-0")
-    assert known(federation).standing == "pending"
+    assert known(federation).status == "pending"
     assert "accept_epsilon in silo.toml is 1e+06" in known(federation).why
     kit = federation.kits / "silo-0"
     assert command("silo", "accept", "second", "--folder", kit) == 9

@@ -25,10 +25,10 @@ from pomona_federation.server.members.superlink_client import Node
 from pomona_federation.server.processes import superlink_supervisor as server_supervisor
 from pomona_federation.server.processes.run_verdict import Observation, judge
 from pomona_federation.server.processes.superlink_supervisor import APP, ServerPolicy
-from pomona_federation.silo.connection.watchdog import PATIENCE, ConnectionState, clock, connected, stuck
 from pomona_federation.silo.processes import supernode_supervisor as silo_supervisor
 from pomona_federation.silo.processes.supernode_supervisor import SiloPolicy
 from pomona_federation.silo.studies import study_watch
+from pomona_federation.silo.watchdog import PATIENCE, ConnectionState, clock, connected, stuck
 from pomona_federation.supervision import processes
 from pomona_federation.supervision.processes import ask_to_stop, end, holder, process_tree
 from pomona_federation.supervision.status_files import NODE

@@ -24,8 +24,8 @@ from pomona_federation.messages.survey_bodies import SurveyAnswer, SurveyQuestio
 from pomona_federation.provision.provision import provision
 from pomona_federation.server.studies.study_queue import StudyQueue
 from pomona_federation.silo.administration import preflight
-from pomona_federation.silo.privacy.outgoing_filter import texts
-from pomona_federation.silo.privacy.privacy_budget import PrivacyBudget
+from pomona_federation.silo.data.outgoing_filter import texts
+from pomona_federation.silo.data.privacy_budget import PrivacyBudget
 from pomona_federation.silo.studies.known_studies import KnownStudies
 from pomona_federation.silo.studies.silo_in_study import Silo
 from pomona_federation.silo.studies.study_proposals import consider, visit
@@ -243,7 +243,7 @@ def test_a_policy_may_accept_surveys(standing):
     for silo in SILOS:
         standing.hear(silo)
     known = {silo: KnownStudies(standing.kits / silo).named("look") for silo in SILOS}
-    assert [k.standing for k in known.values()] == ["accepted", "declined", "accepted"]
+    assert [k.status for k in known.values()] == ["accepted", "declined", "accepted"]
     assert known["north"].why == "kind survey, least count 10, without bound"
 
 
@@ -257,7 +257,7 @@ def test_a_policy_accepts_no_survey_of_fewer_rows_than_it_says(standing):
     for silo in SILOS:
         standing.hear(silo)
     known = {silo: KnownStudies(standing.kits / silo).named("look") for silo in SILOS}
-    assert [k.standing for k in known.values()] == ["declined", "accepted", "declined"]
+    assert [k.status for k in known.values()] == ["declined", "accepted", "declined"]
     assert known["south"].why == "survey.least = 5, fewer than least_count = 6"
 
 

@@ -11,8 +11,8 @@ import pytest
 from pomona.core.errors import ProtocolError
 from pomona_federation.address import Address
 from pomona_federation.pki import certificates
-from pomona_federation.silo.connection.watchdog import request
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.watchdog import request
 
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 BODY = b"\r\nmember"
@@ -45,7 +45,7 @@ def trickling(request, tmp_path):
 
         threading.Thread(target=serve, daemon=True).start()
 
-    yield WayOut(Address("127.0.0.1", listening.getsockname()[1]), ca if context else None), answer
+    yield ServerRoute(Address("127.0.0.1", listening.getsockname()[1]), ca if context else None), answer
     listening.close()
 
 

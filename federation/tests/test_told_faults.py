@@ -15,8 +15,8 @@ from pomona.storage.atomic_io import publish
 from pomona_federation import audit, json_store
 from pomona_federation.flower_apps import client_app
 from pomona_federation.messages.message_pieces import unpacked
-from pomona_federation.silo import own_kit
-from pomona_federation.silo.privacy.outgoing_filter import scrubbed
+from pomona_federation.silo.data.outgoing_filter import scrubbed
+from pomona_federation.silo.settings import use_kit
 from test_hostile_server import Server, noise
 
 SECRET = "Weber"
@@ -76,7 +76,7 @@ def test_settings_that_cannot_be_read_are_not_told_to_flower(world):
     federation.run()
     message = next(m for m in federation.grid.sent if m.metadata.dst_node_id == 11)
     (kit / "silo.toml").write_text(f'name = "silo-1"\ndevice = "{SECRET}"\n')
-    own_kit.use(kit)
+    use_kit(kit)
     with pytest.raises(RuntimeError) as raised:
         client_app(message, Context(1, 11, {}, RecordDict(), {}))
     assert SECRET not in str(raised.value)
@@ -91,7 +91,7 @@ def test_which_silo_a_process_is_no_context_says(world, tmp_path):
     message = federation.grid.sent[0]
     other = tmp_path / "evil"
     other.mkdir()
-    own_kit.use(federation.kits / "silo-0")
+    use_kit(federation.kits / "silo-0")
     answer = client_app(message, Context(1, 10, {"folder": str(other)}, RecordDict(), {"folder": str(other)}))
     assert unpacked(answer.content).kind == "hello-reply"
     assert not list(other.iterdir())

@@ -15,11 +15,10 @@ from pomona.simulation import simulate
 from pomona_federation.agreement import Federation
 from pomona_federation.rehearsal.run import differences, local_federation
 from pomona_federation.silo.administration import preflight
-from pomona_federation.silo.connection.http_client import PIECE, Bandwidth, Line, client
-from pomona_federation.silo.connection.standing import ask_standing
-from pomona_federation.silo.connection.watchdog import ask_health
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import PIECE, Bandwidth, Line, ServerRoute, client
+from pomona_federation.silo.membership import ask_membership
 from pomona_federation.silo.settings import SiloFile, proxy_address
+from pomona_federation.silo.watchdog import ask_health
 from pomona_federation.supervision.processes import process_tree
 from proxies import PASSWORD, USER, Proxy
 from test_auth_proxy import SuperLink
@@ -49,7 +48,7 @@ def test_a_silo_asks_through_a_proxy_with_a_password_and_hears_why_it_is_refused
         out = replace(direct, proxy=through.url, login=(USER, PASSWORD))
         assert out.port == through.port
         assert ask_health(out).certificate_until == ask_health(direct).certificate_until
-        assert ask_standing(out, north / "keys" / "silo.key") == "member"
+        assert ask_membership(out, north / "keys" / "silo.key") == "member"
         with pytest.raises(ProtocolError, match=r"407.*asks for a password: set proxy_user and proxy_password_file"):
             ask_health(replace(out, login=None))
         with pytest.raises(ProtocolError, match=rf"40[17].*does not take the password of {USER}; correct") as caught:
@@ -90,17 +89,17 @@ def test_the_password_comes_from_a_file_for_its_owner_alone(kits):  # noqa: F811
     silo, federation = SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml")
     path.write_text("s3cret\n")
     path.chmod(0o600)
-    out = WayOut.of(folder, silo, federation)
+    out = ServerRoute.of(folder, silo, federation)
     assert (out.login, out.port) == (("me", "s3cret"), 3128)
     assert "s3cret" not in repr(out)
     path.chmod(0o640)
     with pytest.raises(ConfigError, match="open to others"):
-        WayOut.of(folder, silo, federation)
+        ServerRoute.of(folder, silo, federation)
     path.chmod(0o600)
     for content in (b"", b"\n", b"a\nb\n", b"\xff", b"x" * 2000):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r"write the proxy's password there"):
-            WayOut.of(folder, silo, federation)
+            ServerRoute.of(folder, silo, federation)
     path.unlink()
     line = next(line for line in preflight.run(folder)[0] if line.check == "server")
     assert line.result == "failed"

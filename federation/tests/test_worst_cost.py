@@ -10,9 +10,9 @@ from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.methods.base import Gradients
 from pomona.privacy.releases import RELEASES, Release
 from pomona_federation.silo.administration import preflight
+from pomona_federation.silo.data.noise_stores import Restored, lost
+from pomona_federation.silo.data.privacy_budget import PrivacyBudget
 from pomona_federation.silo.data.silo_scenario import worst_cost
-from pomona_federation.silo.privacy.lost_rounds import Restored, lost
-from pomona_federation.silo.privacy.privacy_budget import PrivacyBudget
 from pomona_federation.silo.studies.silo_in_study import Silo
 from representatives import drawn
 from test_hostile_server import ROUNDS, Server, edited, noise, spent

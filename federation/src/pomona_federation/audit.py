@@ -6,21 +6,36 @@ or data. To detect that the end was cut off or rewritten, copy the last chain el
 
 import errno
 import fcntl
+import hashlib
+import json
 import os
+import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pydantic import Field
+
+from pomona.core.bounds import Count, Sha256
 from pomona.core.errors import StorageError
 from pomona.core.files import opened
+from pomona.core.settings import Settings
+from pomona.storage.atomic_io import writing
 from pomona.storage.hash_chain import START, chained, parsed
+from pomona.storage.lock import waiting_lock
+from pomona_federation.json_store import read_json, write_json
 
 TORN = "torn"
 BLOCK = 2**14  # bytes per read, from a file's end backwards
 LINE = 2**20  # longest line in bytes; a longer one was not written by Audit
+LIMITED = "audited.json"  # in the folder state/node/
+REFUSED = "refused"
+REFUSALS = 20  # an hour
+REMEMBERED = 100  # recent lines by their hashes
+HOUR = 3600  # seconds
 
 
 class Audit:
@@ -184,3 +199,43 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as fault:
         raise StorageError(f"cannot write {path} ({fault.strerror}); make room, then go on") from fault
+
+
+class AuditedHour(Settings):
+    """One hour of the log: hashes of its last lines, refusals, and lines suppressed since the last written one."""
+
+    hour: Count = 0
+    lines: tuple[Sha256, ...] = Field((), max_length=REMEMBERED)
+    refusals: Count = 0
+    unwritten: Count = 0
+
+
+def write_limited(state: Path, event: str, **fields: Any) -> None:
+    """Write a line to a silo's audit log, rate-limited so that no server can fill it. Raises StorageError.
+
+    Within an hour a repeated line is written once, and refusals a few times; others are counted, and the next written
+    line reports their number as ``unwritten``.
+    """
+    place, hour = state / "node", int(time.time() // HOUR)
+    line = hashlib.sha256(json.dumps([event, fields], sort_keys=True).encode()).hexdigest()
+    with writing(place):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with waiting_lock(place / ".audited.lock"):
+            known = _known(place / LIMITED)
+            if known.hour != hour:
+                known = AuditedHour(hour=hour, unwritten=known.unwritten)
+            if line in known.lines or (event == REFUSED and known.refusals >= REFUSALS):
+                known = known.model_copy(update={"unwritten": known.unwritten + 1})
+            else:
+                more = {"unwritten": known.unwritten} if known.unwritten else {}
+                with Audit(state / "audit.jsonl") as audit:
+                    audit.write(event, **fields, **more)
+                lines = (*known.lines, line)[-REMEMBERED:]
+                known = AuditedHour(hour=hour, lines=lines, refusals=known.refusals + (event == REFUSED))
+            write_json(place / LIMITED, known)
+
+
+def _known(path: Path) -> AuditedHour:
+    with suppress(StorageError):  # counting starts anew
+        return read_json(AuditedHour, path) or AuditedHour()
+    return AuditedHour()

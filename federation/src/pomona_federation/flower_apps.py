@@ -21,7 +21,7 @@ from pomona_federation.messages.message_bodies import Hello, Refusal, Task
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.messages.survey_bodies import SurveyQuestion
-from pomona_federation.silo.own_kit import own_kit
+from pomona_federation.silo.settings import own_kit
 from pomona_federation.supervision.process_logs import APP, at_round, logging_to
 from pomona_federation.versions import note
 
@@ -73,7 +73,7 @@ def saying_no_more() -> Iterator[None]:
     try:
         yield
     except Exception as fault:
-        from pomona_federation.silo.privacy.outgoing_filter import scrubbed
+        from pomona_federation.silo.data.outgoing_filter import scrubbed
 
         raise RuntimeError(scrubbed(fault)) from None
 
@@ -106,8 +106,8 @@ def _handled(folder: Path, message: Message) -> Message:
 
     import torch
 
-    from pomona_federation.silo import last_fault
-    from pomona_federation.silo.privacy.outgoing_filter import scrubbed
+    from pomona_federation.silo import history
+    from pomona_federation.silo.data.outgoing_filter import scrubbed
     from pomona_federation.silo.studies.silo_in_study import Silo, audited
     from pomona_federation.silo.tasks.client_app import ClientApp
     from pomona_federation.silo.tasks.survey_answers import surveyed
@@ -122,7 +122,7 @@ def _handled(folder: Path, message: Message) -> Message:
         silo = work = silo.working_for(body.agreement)
         if isinstance(body, SurveyQuestion) or silo.federation.survey:
             reply = surveyed(silo, body)
-            last_fault.clear(silo.state)
+            history.clear_fault(silo.state)
             return Message.of(reply, silo.signer)
         if isinstance(body, Hello):
             logger.info("the server asks who this is")
@@ -130,14 +130,14 @@ def _handled(folder: Path, message: Message) -> Message:
         at_round(body.number)
         answer, uplink = ClientApp(silo).answer(body, {name: bytes(data) for name, data in message.enclosed.items()})
         logger.info("answered with an uplink of %d bytes", len(uplink))
-        last_fault.clear(silo.state)
+        history.clear_fault(silo.state)
         audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))
         return Message.of(answer, silo.signer, {"uplink": uplink} if uplink else {})
     except Exception as fault:  # the text of an unexpected error stays at the silo
         logger.exception("a message could not be answered")
         with suppress(OSError, PomonaError):  # the server should see whose disk is full
             if work:
-                last_fault.note(work.state, fault)
+                history.note_fault(work.state, fault)
         with suppress(OSError, PomonaError):
             audited(silo, "refused", reason=scrubbed(fault))
         return Message.of(Refusal(silo=silo.file.name, fault=scrubbed(fault)), silo.signer)

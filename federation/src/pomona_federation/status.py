@@ -16,9 +16,9 @@ from pomona_federation.server.members.registry_admin import entries
 from pomona_federation.server.studies.study_desk import connected
 from pomona_federation.server.studies.study_overview import overview
 from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.silo import history, last_fault
-from pomona_federation.silo.last_fault import LastFault
-from pomona_federation.silo.privacy.privacy_budget import overview as privacy
+from pomona_federation.silo import history
+from pomona_federation.silo.data.privacy_budget import overview as privacy
+from pomona_federation.silo.history import LastFault
 from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona_federation.supervision.processes import holder
 from pomona_federation.supervision.status_files import (
@@ -154,7 +154,7 @@ def silo(folder: Path) -> Row:
         "round": _last_round(visits, federation.run) if visits else None,
         "rounds": federation.run.get("rounds"),
         "own_study": federation.comes_with_study,
-        "fault": _latest([fault] if (fault := last_fault.read(state)) else []),
+        "fault": _latest([fault] if (fault := history.last_fault(state)) else []),
         "studies": [_study(folder, known) for known in KnownStudies(folder).all],
         "last_visit": _when(state / history.FILE),
         "torn_visits": torn,
@@ -169,8 +169,8 @@ def silo(folder: Path) -> Row:
 def _study(kit: Path, known: KnownStudy) -> Row:
     """The decision on a study, and its last round here."""
     visits = [visit for home in KnownStudies(kit).homes(known) for visit in history.read(home)[0]]
-    about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.standing, "why": known.why}
-    faults = [fault for home in KnownStudies(kit).homes(known) if (fault := last_fault.read(home))]
+    about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.status, "why": known.why}
+    faults = [fault for home in KnownStudies(kit).homes(known) if (fault := history.last_fault(home))]
     return {
         **about,
         "round": _last_round(visits, known.study.run) if visits else 0,

@@ -70,7 +70,7 @@ def restore_silo(
         the backup
     """
     from pomona_federation.installation.restore import Restoring
-    from pomona_federation.silo.privacy.privacy_budget import Cost
+    from pomona_federation.silo.data.privacy_budget import Cost
 
     since = None if spent is None else Cost(spent, spent_delta)
     _restore(file, folder, "silo", Restoring(since, trained_until, trust), json)
@@ -102,8 +102,8 @@ def _save(folder: Path, whose: Role, file: Path, without_key: bool, json: bool) 
 
 
 def _restore(file: Path, folder: Path, whose: Role, said: "Restoring", json: bool) -> None:
-    from pomona_federation.installation.brought import deciding, privacy_known
     from pomona_federation.installation.restore import needs_key, restore
+    from pomona_federation.installation.review import deciding, privacy_known
 
     told = restore(file, folder, whose, said)
     if json:

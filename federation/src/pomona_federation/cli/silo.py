@@ -82,7 +82,7 @@ def stop(*, folder: Folder = HERE, json: Json = False) -> None:
 def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
     """Find problems before taking part, and show what would leave the silo."""
     from pomona_federation.silo.administration.preflight import run
-    from pomona_federation.silo.privacy.outgoing_filter import texts
+    from pomona_federation.silo.data.outgoing_filter import texts
 
     lines, leaves, code = run(folder, study)
     if json:

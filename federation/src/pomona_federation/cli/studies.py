@@ -115,7 +115,7 @@ def studies(
     json: Json = False,
 ) -> None:
     """List the studies offered by the server, and the decision on each."""
-    from pomona_federation.silo.privacy.privacy_budget import overview
+    from pomona_federation.silo.data.privacy_budget import overview
     from pomona_federation.silo.studies.known_studies import KnownStudies
 
     if ask:
@@ -144,7 +144,7 @@ def _known(known: Any) -> dict[str, Any]:
         "study": known.study.name,
         "hash": digits,
         "kind": known.study.kind,
-        "decision": known.standing,
+        "decision": known.status,
         "by": known.by,
         "when": known.when,
         "why": known.why,
@@ -188,7 +188,7 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
     if json:
         emit(_known(done))
     else:
-        say(f"study {done.study.name} ({done.agreement[:16]}) is {done.standing} by {done.by}; {news}")
+        say(f"study {done.study.name} ({done.agreement[:16]}) is {done.status} by {done.by}; {news}")
 
 
 def _tell(folder: Path) -> str:

@@ -1,1 +1,1 @@
-"""A kit after provisioning: its contents, backup, restore and uninstall."""
+"""A kit after provisioning: its contents, backup, restore, and renewal of its key."""

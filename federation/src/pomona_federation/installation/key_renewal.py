@@ -16,8 +16,8 @@ from pomona_federation.pki import certificates, keys
 from pomona_federation.pki.client_context import Shown, client_context
 from pomona_federation.provision import provision
 from pomona_federation.provision.new_files import appearing, folders, write
-from pomona_federation.silo.connection.standing import Standing, ask_standing
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.membership import Membership, ask_membership
 from pomona_federation.silo.settings import SiloFile
 
 NEXT = "next.key", "next.pub"
@@ -81,7 +81,7 @@ def certify(out: Path, name: str, key: Path) -> RenewedKey:
     return RenewedKey(folder, keys.fingerprint(public))
 
 
-def use(folder: Path, came: Path, ask: Callable[[WayOut, Path], Standing] = ask_standing) -> str:
+def use(folder: Path, came: Path, ask: Callable[[ServerRoute, Path], Membership] = ask_membership) -> str:
     """Put the next key into use, with the certificates from the lead. Returns its fingerprint.
 
     Nothing changes before the server confirms that it knows the key. After a kill the same call continues.
@@ -110,7 +110,7 @@ def use(folder: Path, came: Path, ask: Callable[[WayOut, Path], Standing] = ask_
     state = folder / "state"
     state.mkdir(mode=0o700, exist_ok=True)
     with locked(state):
-        way = WayOut.of(folder, silo, federation)
+        way = ServerRoute.of(folder, silo, federation)
         standing = ask(replace(way, shown=Shown(shown, private) if way.shown else None), private)
         if standing != "member":
             raise ProtocolError(

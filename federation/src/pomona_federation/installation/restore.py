@@ -21,12 +21,11 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import opened, regular
 from pomona_federation.audit import Audit
 from pomona_federation.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile, saved
-from pomona_federation.installation.brought import deciding, privacy_known
 from pomona_federation.installation.contents import RULES, STATE, Item, Role, rule
+from pomona_federation.installation.review import deciding, privacy_known
 from pomona_federation.provision.new_files import appearing
-from pomona_federation.silo.privacy import sealed_key
-from pomona_federation.silo.privacy.lost_rounds import Restored, mark
-from pomona_federation.silo.privacy.privacy_budget import Cost, PrivacyBudget
+from pomona_federation.silo.data.noise_stores import Restored, mark, reseal_key
+from pomona_federation.silo.data.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.studies import own_state
 from pomona_federation.silo.studies.consent_rules import policy_sha256
 from pomona_federation.silo.studies.known_studies import KnownStudies
@@ -89,7 +88,7 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
             PrivacyBudget(made).reseal()
             KnownStudies(made).reseal()
             for key in sorted((made / STATE[whose]).rglob("private/dp/client-*/key")):
-                sealed_key.reseal(key.parent)
+                reseal_key(key.parent)
         with Audit(made / STATE[whose] / "audit.jsonl") as audit:
             audit.write("restored", made=told.made, token=token, trained_until=said.trained_until)
         if whose == "silo" and said.spent:

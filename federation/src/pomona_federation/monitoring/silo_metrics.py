@@ -14,12 +14,12 @@ from pomona_federation.agreement import Federation
 from pomona_federation.monitoring.prometheus_text import Family, Sample, counter, gauge, gauges, together
 from pomona_federation.monitoring.server_metrics import day
 from pomona_federation.silo import history
-from pomona_federation.silo.privacy.privacy_budget import KIT
+from pomona_federation.silo.data.privacy_budget import KIT
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies.known_studies import KnownStudies
 
 STATES = ("never started", "starting", "connected", "waiting", "restarting", "stopped", "revoked", "killed")
-STANDINGS = ("pending", "accepted", "declined")
+STATUSES = ("pending", "accepted", "declined")
 HEALTHY = {"starting", "connected"}
 RUNNING = {"starting", "connected", "waiting", "restarting"}
 PREFIX = "pomona_silo"
@@ -49,12 +49,12 @@ class WatchedSilo:
         if federation.comes_with_study:
             yield KIT, [self.kit / "state"], federation
         for study in known.all:
-            if study.standing == "accepted":
+            if study.status == "accepted":
                 yield study.study.name, known.homes(study), known.agreed(federation, study)
 
     def _node(self, now: dict[str, Any], own: SiloFile) -> list[Family]:
         about = {"federation": now["federation"], "silo": own.name, "version": version("pomona")}
-        counted = Counter(str(known.standing) for known in KnownStudies(self.kit).all)
+        counted = Counter(str(known.status) for known in KnownStudies(self.kit).all)
         spent, reserved = _by_study(now["privacy"], "spent", max), _by_study(now["privacy"], "epsilon_at_most", sum)
         most = max((_bound(row["all_on_its_data"]) for row in now["privacy"]), default=None)
         return [
@@ -67,7 +67,7 @@ class WatchedSilo:
             counter(f"{PREFIX}_restarts_total", "Times that the node was started again.", now["restarts"]),
             gauges(
                 f"{PREFIX}_studies", "Studies that the server has offered.", "decision",
-                {standing: counted[standing] for standing in STANDINGS},
+                {status: counted[status] for status in STATUSES},
             ),
             gauges(f"{PREFIX}_epsilon_spent", "What a study has cost, by its ledger.", "study", spent),
             gauges(f"{PREFIX}_epsilon_reserved", "The most that a study can cost.", "study", reserved),

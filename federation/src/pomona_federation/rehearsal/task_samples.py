@@ -21,7 +21,7 @@ from pomona.data.settings import DataSettings
 from pomona.scenario import Scenario
 from pomona_federation.agreed_config import resolved
 from pomona_federation.agreement import SHARE, Federation
-from pomona_federation.silo.data.agreed_data import agreed_data, conformed
+from pomona_federation.silo.data.kept_data import agreed_data, conformed
 from pomona_federation.study import Study, StudyTerms
 from pomona_federation.task_settings import TaskSettings
 

@@ -1,1 +1,1 @@
-"""A silo's side: its settings and data, its connection, and its tasks."""
+"""A silo's side: its settings, its connection, its data, and its tasks."""

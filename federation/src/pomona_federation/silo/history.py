@@ -1,18 +1,25 @@
-"""A silo's history, ``state/rounds.jsonl``: one JSON object a round, with exact scores. It never leaves the silo."""
+"""A silo's history, ``state/rounds.jsonl``: one JSON object a round, with exact scores; and its last fault.
+
+The fault is ``fault.json`` in a study's state, until the study continues. Neither file leaves the silo.
+"""
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pomona.core.bounds import Count, Line, Number
-from pomona.core.errors import StorageError
+from pomona.core.bounds import Count, Line, Number, plain
+from pomona.core.errors import StorageError, worded
 from pomona.core.files import LONG, content
+from pomona.core.settings import Settings
+from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import ReportedScore
 
 FILE = "rounds.jsonl"
+FAULT = "fault.json"
 
 
 class HistoryEntry(BaseModel):
@@ -55,3 +62,30 @@ def _visit(line: bytes) -> HistoryEntry | None:
         return HistoryEntry.model_validate_json(line)
     except ValidationError:
         return None
+
+
+class LastFault(Settings):
+    """A fault in one line, and when it ended a message. It never leaves the silo."""
+
+    when: Line
+    fault: Line
+
+    def __str__(self) -> str:
+        return f"{self.when}: {self.fault}"
+
+
+def note_fault(state: Path, fault: Exception) -> None:
+    """Record a fault as the study's last one. Raises OSError."""
+    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_json(state / FAULT, LastFault(when=when, fault=plain(worded(fault), 400)))
+
+
+def clear_fault(state: Path) -> None:
+    """Remove the fault, as the study continues. Raises OSError."""
+    (state / FAULT).unlink(missing_ok=True)
+
+
+def last_fault(state: Path) -> LastFault | None:
+    """The last fault; None if the study continues. Raises StorageError for a file that cannot be read."""
+    return read_json(LastFault, state / FAULT)

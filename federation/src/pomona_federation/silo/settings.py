@@ -119,3 +119,18 @@ def _anchored(data: Any, folder: Path) -> Any:
         key: str(home / value) if key in PATHS and isinstance(value, str) else _anchored(value, folder)
         for key, value in data.items()
     }
+
+
+_KIT: Path | None = None
+
+
+def use_kit(kit: Path) -> None:
+    """Make this process and its children the silo of a kit; no message can change it."""
+    global _KIT  # noqa: PLW0603 - one a process, which its children have by the fork
+    _KIT = kit
+
+
+def own_kit() -> Path:
+    """The kit of this process's silo."""
+    assert _KIT, "the resident process has been told"
+    return _KIT

@@ -1,1 +1,1 @@
-"""Requests of a silo's administrator: checks, a report, a new key."""
+"""Requests of a silo's administrator: checks, a report."""

@@ -1,21 +1,68 @@
-"""Checks of a silo's kit and its machine: keys, certificates, the connection to the server, the disk."""
+"""Checks of a silo's kit and its machine, one line each: keys, certificates, connection to the server, disk."""
 
 import shutil
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal, TypeVar
 
-from pomona.core.errors import ConfigError, StorageError
+from pomona.core.errors import ConfigError, PomonaError, StorageError, worded
 from pomona.core.files import content
+from pomona.core.memory import enough
 from pomona.storage.atomic_io import probe
 from pomona_federation.agreement import Federation
 from pomona_federation.pki import certificates, keys
 from pomona_federation.pki.certificates import LAST, private, valid, warning
-from pomona_federation.silo.administration.check_lines import Remark
-from pomona_federation.silo.connection.watchdog import ask_health
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.watchdog import ask_health
 from pomona_federation.supervision.processes import holder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """The result of one check; ``code`` is the exit code of a failure, 0 for others."""
+
+    check: str
+    result: Literal["ok", "warning", "failed"]
+    text: str
+    code: int = 0
+
+
+class Remark(Exception):  # noqa: N818 - it is none
+    """A finding that needs attention but is not a failure."""
+
+
+class Checks:
+    """Collects the lines; a failed check returns None."""
+
+    def __init__(self) -> None:
+        self.lines: list[CheckLine] = []
+
+    def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
+        """Run one check that returns a value and a text; a Remark becomes a warning, any other exception a failure."""
+        try:
+            with enough(f"check {name}"):
+                value, text = check()
+        except Remark as fault:
+            self.lines.append(CheckLine(name, "warning", str(fault)))
+        except Exception as fault:  # from a driver, custom code or a library: the other checks run all the same
+            text, code = (str(fault), fault.code) if isinstance(fault, PomonaError) else (worded(fault), 1)
+            self.lines.append(CheckLine(name, "failed", text, code))
+        else:
+            self.lines.append(CheckLine(name, "ok", text))
+            return value
+        return None
+
+    @property
+    def code(self) -> int:
+        """The highest exit code of a failure, 0 if all passed."""
+        return max((line.code for line in self.lines), default=0)
+
 
 CLOCK = 10.0  # seconds; Flower refuses requests signed over 5 s in its future or 5 minutes in its past
 SPARE = 20  # rounds' worth of models that the disk should have room for
@@ -71,7 +118,7 @@ def port(folder: Path, silo: SiloFile) -> tuple[None, str]:
 
 def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
     """Check that the federation's server answers, and that both clocks agree."""
-    answer = ask_health(WayOut.of(folder, silo, federation))
+    answer = ask_health(ServerRoute.of(folder, silo, federation))
     how = "without TLS" if federation.insecure else "its certificate is the federation's"
     how += ", it asks for this silo's" if federation.mutual_tls else ""
     how += f", through {silo.proxy}" if silo.proxy else ""

@@ -11,22 +11,18 @@ from pomona_federation.agreement import Federation
 from pomona_federation.flower_bundle import pinned
 from pomona_federation.json_store import read_json
 from pomona_federation.silo.administration import kit_checks
-from pomona_federation.silo.administration.check_lines import CheckLine, Checks, Remark
-from pomona_federation.silo.data import survey_preflight
-from pomona_federation.silo.data.device import require_device
-from pomona_federation.silo.data.silo_scenario import worst_cost
-from pomona_federation.silo.data.survey_preflight import readable
-from pomona_federation.silo.privacy.outgoing_filter import departing
-from pomona_federation.silo.privacy.privacy_budget import Cost
+from pomona_federation.silo.administration.kit_checks import CheckLine, Checks, Remark
+from pomona_federation.silo.data.outgoing_filter import departing, departing_in_survey
+from pomona_federation.silo.data.privacy_budget import Cost
+from pomona_federation.silo.data.silo_scenario import require_device, worst_cost
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies import own_state
 from pomona_federation.silo.studies.consent_policy import verdict
 from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy
 from pomona_federation.silo.studies.known_studies import KnownStudy
-from pomona_federation.silo.studies.pinned_agreement import PINNED, PinnedAgreement
-from pomona_federation.silo.studies.rules_in_force import RuleLine, rules
-from pomona_federation.silo.studies.silo_in_study import Silo
-from pomona_federation.silo.studies.study_facts import ANY_RUN, facts, remarks
+from pomona_federation.silo.studies.own_state import RuleLine, rules
+from pomona_federation.silo.studies.silo_in_study import PINNED, PinnedAgreement, Silo
+from pomona_federation.silo.studies.study_facts import ANY_RUN, facts, readable, remarks
 from pomona_federation.silo.studies.study_proposals import compare, over_the_network
 from pomona_federation.versions import mismatch, own
 
@@ -126,7 +122,7 @@ def _study(folder: Path, which: str) -> tuple[Silo, str]:
     assert known
     study = known.study
     data = f"view {study.view}" if study.view else "[data]"
-    return silo, f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; {known.standing}"
+    return silo, f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; {known.status}"
 
 
 def _policy(folder: Path, known: KnownStudy) -> tuple[None, str]:
@@ -175,7 +171,7 @@ def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
     assert survey
     found = readable(work.file.data, survey)
     work.require_affordable(ANY_RUN)
-    leaves |= survey_preflight.departing(work.federation, survey)
+    leaves |= departing_in_survey(work.federation, survey)
     return None, found
 
 

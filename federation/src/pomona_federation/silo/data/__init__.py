@@ -1,1 +1,1 @@
-"""A silo's data: read, kept in memory, brought into the agreed form."""
+"""A silo's data: read and brought into the agreed form; what leaves of them, and what studies may cost them."""

@@ -7,8 +7,10 @@ from math import inf, sqrt
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError, worded
 from pomona.core.round import Roster
 from pomona.core.toml import named
 from pomona.federation.batchnorm_statistics import accompanied
@@ -23,10 +25,27 @@ from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import EntryForm, Task
 from pomona_federation.messages.tensor_bytes import Encoding, form_of
-from pomona_federation.silo.data.device import require_device
 from pomona_federation.silo.data.kept_data import own_data
-from pomona_federation.silo.privacy.privacy_budget import Cost
+from pomona_federation.silo.data.privacy_budget import Cost
 from pomona_federation.silo.settings import SiloFile
+
+
+def require_device(name: str) -> str:
+    """Test a device of ``silo.toml``, make this process use that GPU, and return the device's kind, cpu or cuda.
+
+    Raises ConfigError if PyTorch cannot use it: no CUDA, no driver, no such GPU, or no free memory there.
+    """
+    kind = name.partition(":")[0]
+    if kind == "cuda":
+        try:
+            torch.cuda.set_device(name)
+            torch.zeros(1, device=name)
+        except Exception as fault:  # of any kind, from the driver or the build
+            raise ConfigError(
+                f"device = {name!r}, but PyTorch cannot use it ({worded(fault)}); set device = 'cpu' in silo.toml, or "
+                "see to the GPU's driver and PyTorch's build"
+            ) from fault
+    return kind
 
 
 def _config(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Config:

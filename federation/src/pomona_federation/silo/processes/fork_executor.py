@@ -28,10 +28,10 @@ import psutil
 
 from pomona.core.files import content
 from pomona_federation import flower_internals
-from pomona_federation.silo import own_kit
-from pomona_federation.silo.connection.http_client import PLAIN
+from pomona_federation.silo.http_client import PLAIN
 from pomona_federation.silo.processes.pinned_app import require_pinned
 from pomona_federation.silo.processes.runtime_secret import secret_file
+from pomona_federation.silo.settings import use_kit
 from pomona_federation.supervision.processes import die_with_parent
 
 HOST = "127.0.0.1"
@@ -176,7 +176,7 @@ def main() -> None:
     gc.freeze()  # keep memory shared with the children: garbage collection would write into it
     keeper = None if FORGETFUL in sys.argv[4:] else kept_data.DataKeeper(kit)
     kept_data.use(keeper)
-    own_kit.use(kit)
+    use_kit(kit)
 
     def read() -> None:
         if keeper and keeper.refresh():

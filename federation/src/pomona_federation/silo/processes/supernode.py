@@ -19,7 +19,7 @@ from pomona.core.bounds import DIGEST
 from pomona.core.errors import ProtocolError
 from pomona_federation import flower_internals
 from pomona_federation.agreement import Federation
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.processes import fork_executor
 from pomona_federation.silo.processes.pinned_app import REFUSAL, require_hash, require_pinned
 from pomona_federation.silo.processes.resident import Resident
@@ -198,7 +198,7 @@ def main(words: Sequence[str] | None = None) -> None:
         sys.exit(f"error[USAGE]: give {OPTION} and the SHA-256 in hex of the app, --port and {KIT} first")
     os.environ.update(QUIET)  # Flower reads it on import
     die_with_parent()
-    from pomona_federation.silo.connection.http_client import client
+    from pomona_federation.silo.http_client import client
 
     env = {**os.environ, **fork_executor.ONE_THREAD, **fork_executor.POLL}
     resident = Resident(fork_executor.command(int(own["--port"]), Path(own[KIT]), app), env)
@@ -206,7 +206,7 @@ def main(words: Sequence[str] | None = None) -> None:
     guard(app, resident.ring)
     flower_internals.wrap_runtime(OwnAccount)
     folder = Path(own[KIT])
-    way = WayOut.of(folder, SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml"))
+    way = ServerRoute.of(folder, SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml"))
     flower_internals.replace_fleet_client(partial(client, way))
     sys.argv = ["flower-supernode", *given[6:], *given[2:4]]
     work()

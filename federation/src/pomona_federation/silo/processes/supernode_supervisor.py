@@ -14,8 +14,14 @@ from pomona.storage.atomic_io import publish
 from pomona.storage.lock import locked
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_bundle import pinned
-from pomona_federation.silo.connection.standing import REFUSALS, Standing, ask_standing, explained
-from pomona_federation.silo.connection.watchdog import (
+from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.membership import REFUSALS, Membership, ask_membership, explained
+from pomona_federation.silo.processes import runtime_secret, supernode
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.studies import own_state
+from pomona_federation.silo.studies.own_state import rules
+from pomona_federation.silo.studies.study_watch import StudyWatch
+from pomona_federation.silo.watchdog import (
     HEARTBEAT,
     PATIENCE,
     ConnectionState,
@@ -23,12 +29,6 @@ from pomona_federation.silo.connection.watchdog import (
     connected,
     stuck,
 )
-from pomona_federation.silo.connection.way_out import WayOut
-from pomona_federation.silo.processes import runtime_secret, supernode
-from pomona_federation.silo.settings import SiloFile
-from pomona_federation.silo.studies import own_state
-from pomona_federation.silo.studies.rules_in_force import rules
-from pomona_federation.silo.studies.study_watch import StudyWatch
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
 from pomona_federation.supervision.processes import environment, reap
 from pomona_federation.supervision.status_files import NODE, NodeStatus
@@ -60,7 +60,7 @@ class SiloPolicy:
     online: Callable[[int], bool]
     reach: Callable[[], object]
     say: Callable[[str], None]
-    standing: Callable[[], Standing] = lambda: "unsaid"
+    standing: Callable[[], Membership] = lambda: "unsaid"
     studies: Callable[[], None] = lambda: None
     _written: NodeStatus | None = None
     _failures: int = 0  # without a steady connection in between
@@ -182,7 +182,7 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
     app, key = pinned(folder), folder / "keys" / "silo.key"
     if not federation.insecure and not key.is_file():
         raise ConfigError(f"{key} is missing; put the private key of this silo there, readable by its owner alone")
-    from pomona_federation.silo.connection.http_client import client
+    from pomona_federation.silo.http_client import client
 
     os.umask(0o077)
     state = folder / "state"
@@ -192,7 +192,7 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
         with locked(state):
             home = state / "flwr"
             home.mkdir(mode=0o700, exist_ok=True)
-            way = WayOut.of(folder, silo, federation)
+            way = ServerRoute.of(folder, silo, federation)
             client(way).close()  # raises here for unusable files, instead of repeatedly in the node
 
             own = LogFile(state / "logs" / SUPERVISOR)
@@ -211,7 +211,7 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
                 lambda pid: connected(pid, way.port, silo.port),
                 lambda: ask_health(way),
                 tell,
-                lambda: ask_standing(way, key),
+                lambda: ask_membership(way, key),
                 StudyWatch(folder, tell).look,
             )
             why = Supervisor(command, environment(home), log).run(policy)

@@ -13,8 +13,7 @@ from pomona.core.errors import worded
 from pomona.core.memory import enough
 from pomona.privacy.epsilon_accounting import ROUNDING
 from pomona_federation.agreement import Federation
-from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy, policy_sha256
-from pomona_federation.silo.studies.consent_terms import local_now
+from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy, local_now, policy_sha256
 from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona_federation.silo.studies.silo_in_study import Silo
 from pomona_federation.silo.studies.study_facts import StudyFacts, StudyText, Traffic, facts, outlined
@@ -125,7 +124,7 @@ def _by_hand(kit: Path, view: str) -> set[str]:
 
     Starting a kit that came with a study accepts that study.
     """
-    accepted = [k.study for k in KnownStudies(kit).all if k.standing == "accepted" and k.terms is None]
+    accepted = [k.study for k in KnownStudies(kit).all if k.status == "accepted" and k.terms is None]
     studies = (Federation.read(kit / "federation.toml"), *accepted)
     return {study.tasked.sha256 for study in studies if study.tasked and study.view == view}
 

@@ -23,7 +23,7 @@ from pomona_federation.audit import Audit, last_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.history import FILE as HISTORY
 from pomona_federation.silo.machine import seal
-from pomona_federation.silo.studies.consent_terms import ConsentTerms
+from pomona_federation.silo.studies.consent_rules import ConsentTerms
 from pomona_federation.silo.studies.own_state import begin
 from pomona_federation.study import Study
 from pomona_federation.study_kinds import MOST_TRIALS, TRIALS
@@ -34,7 +34,7 @@ MOST, MOST_BYTES = 100, 2**26  # most kept studies that are neither accepted nor
 LEAST = 8  # digits of its hash that name a study
 DECISION = ("event", "study", "agreement", "by", "why", "terms")  # of a line in the audit log
 BEGUN = (HISTORY, ANSWERS)  # present in a study's folder once the silo has answered in it
-Standing = Literal["pending", "accepted", "declined"]
+Status = Literal["pending", "accepted", "declined"]
 
 
 _QUIET: dict[Path, tuple[int, ...]] = {}  # stamps of study files without a decision for the server
@@ -53,7 +53,7 @@ class KnownStudy(Settings):
 
     agreement: Sha256
     study: Study
-    standing: Standing = "pending"
+    status: Status = "pending"
     by: Line = ""
     when: Line = ""
     why: Line = ""
@@ -64,7 +64,7 @@ class KnownStudy(Settings):
     @property
     def decision(self) -> dict[str, Any]:
         """The decision as recorded in the audit log."""
-        about = {"event": self.standing, "study": self.study.name, "agreement": self.agreement, "by": self.by}
+        about = {"event": self.status, "study": self.study.name, "agreement": self.agreement, "by": self.by}
         about |= {"why": self.why} if self.why else {}
         return about | ({"terms": self.terms.model_dump(mode="json")} if self.terms else {})
 
@@ -75,11 +75,11 @@ class KnownStudy(Settings):
 
     def require_accepted(self) -> None:
         """Raise ProtocolError unless it was accepted."""
-        if self.standing == "pending":
+        if self.status == "pending":
             raise ProtocolError(
                 f"study {self.study.name} waits for this silo's administrator; there: pomona silo studies"
             )
-        if self.standing == "declined":
+        if self.status == "declined":
             raise ProtocolError(f"study {self.study.name} was declined by this silo")
 
     def trial(self, agreement: str) -> int | None:
@@ -130,7 +130,7 @@ class KnownStudies:
                 if _QUIET.get(path) == seen:
                     continue
                 known = self._backed(read_json(KnownStudy, path))
-                if known and known.standing != "pending" and not known.told:
+                if known and known.status != "pending" and not known.told:
                     found.append(known)
                 else:
                     _QUIET[path] = seen
@@ -204,12 +204,12 @@ class KnownStudies:
         Returns:
             The study in its new state.
         """
-        standing: Standing = "accepted" if accepted else "declined"
+        status: Status = "accepted" if accepted else "declined"
         by, why = plain(by), plain(why)  # as it will be read back
         when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
-        news = {"standing": standing, "by": by, "when": when, "why": why, "told": False, "terms": terms}
+        news = {"status": status, "by": by, "when": when, "why": why, "told": False, "terms": terms}
         with self._changing(known) as now:
-            if policy and now.standing != "pending":
+            if policy and now.status != "pending":
                 return now
             made = known.model_copy(update=news)
             with Audit(self.kit / "state" / "audit.jsonl") as audit:
@@ -222,13 +222,13 @@ class KnownStudies:
         Raises OSError.
         """
         with self._changing(known) as now:
-            return self._write(now.model_copy(update={"why": why})) if now.standing == "pending" else now
+            return self._write(now.model_copy(update={"why": why})) if now.status == "pending" else now
 
     def reseal(self) -> None:
         """Record the decisions of a restored kit as this machine's in its audit log. Raises StorageError."""
         with Audit(self.kit / "state" / "audit.jsonl") as audit:
             for known in KnownStudies(self.kit, foreign=True).all:
-                if known.standing != "pending":
+                if known.status != "pending":
                     audit.write(**known.decision, seal=known.seal)
 
     def told(self, known: KnownStudy) -> None:
@@ -253,7 +253,7 @@ class KnownStudies:
 
     def _require_room(self, known: KnownStudy) -> None:
         """Limit the studies that no person accepted and that have no results, so that no server fills a silo's disk."""
-        idle = [k for k in self._found() if k.standing != "accepted" or (k.terms is not None and not self._begun(k))]
+        idle = [k for k in self._found() if k.status != "accepted" or (k.terms is not None and not self._begun(k))]
         size = sum(len(k.study.text) for k in (*idle, known))
         if len(idle) >= MOST or size > MOST_BYTES:
             raise ProtocolError(
@@ -278,15 +278,15 @@ class KnownStudies:
 
         The last line on a study is its decision: by whom, why and under which terms; sealed on this machine.
         """
-        if known is None or known.standing == "pending":
+        if known is None or known.status == "pending":
             return known
         log = self.kit / "state" / "audit.jsonl"
         last = last_line(log, {"accepted", "declined"}, known.agreement)
         said = last is not None and {key: last[key] for key in DECISION if key in last} == known.decision
         if last is not None and said and (self.foreign or last.get("seal") == known.seal):
             return known
-        why = f"{FILE} says {known.standing} by {known.by}, without its line in the audit log: decide on it here"
-        return known.model_copy(update={"standing": "pending", "by": "", "when": "", "why": why, "terms": None})
+        why = f"{FILE} says {known.status} by {known.by}, without its line in the audit log: decide on it here"
+        return known.model_copy(update={"status": "pending", "by": "", "when": "", "why": why, "terms": None})
 
     def _write(self, known: KnownStudy) -> KnownStudy:
         home = self.home(known)

@@ -1,14 +1,16 @@
-"""Whether a silo's ``state/`` was made on this machine: ``state/origin.json``, written when the silo first works there.
+"""Where a silo's state and rules come from: ``state/origin.json``, written when the silo first works on a machine.
 
 A kit comes from someone else, and everything in ``state/`` takes effect: noise keys, ledgers, budgets, decisions. The
 mark is keyed by the machine's id, which the maker of a kit does not know. It does not travel: a restored backup is
-marked on the machine where it is restored.
+marked on the machine where it is restored. ``check`` and ``start`` show the rules in force, and their origin.
 """
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -19,10 +21,14 @@ from pomona.storage.atomic_io import writing
 from pomona.storage.lock import LOCK
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.machine import seal, sealed
-from pomona_federation.silo.studies.consent_rules import policy_sha256
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.studies.consent_rules import FILE as POLICY
+from pomona_federation.silo.studies.consent_rules import ConsentPolicy, policy_sha256
 
 FILE, STATE = "origin.json", "silo state"
 SHOWN = 5  # most files named in a refusal
+OWN = ("accept_epsilon", "accept_epsilon_total", "accept_delta_total", "max_upload_mb", "max_download_mb", "code")
+LONGEST_LINE = 600  # most characters of a line of rules
 
 
 class Origin(Settings):
@@ -88,3 +94,44 @@ def _strange(state: Path) -> Iterator[str]:
             name = str(path.relative_to(state.parent))
             if name != f"{state.name}/{LOCK}":
                 yield name
+
+
+@dataclass(frozen=True)
+class RuleLine:
+    """A line of rules; ``foreign``: they may come from the maker of a kit, the first or one unpacked over it."""
+
+    text: str
+    foreign: bool = False
+
+
+def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine]:
+    """The lines of a kit's ``policy.toml`` and ``silo.toml``.
+
+    Args:
+        kit: the silo's.
+        silo: its settings.
+        origin: of its state; None before the silo first works here.
+
+    Raises:
+        ConfigError: ``policy.toml`` cannot be read.
+        StorageError: likewise.
+    """
+    policy = ConsentPolicy.of(kit)
+    if policy is None:
+        yield RuleLine(f"there is no {POLICY}: a person accepts each study")
+    else:
+        now, first = policy_sha256(kit), origin.policy if origin else None
+        whence = (
+            "it came with the kit, unless somebody here wrote it before the silo's first start: read it"
+            if first is None or now == first
+            else "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked over this "
+            "folder brought it: read it"
+        )
+        said = _worded(policy.model_dump(mode="json", exclude_unset=True))
+        yield RuleLine(f"{POLICY} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}", foreign=True)
+    bounds = {key: getattr(silo, key) for key in OWN if getattr(silo, key)}
+    yield RuleLine(f"silo.toml: {_worded(bounds)}" if bounds else "silo.toml bounds neither privacy loss nor traffic")
+
+
+def _worded(settings: dict[str, Any]) -> str:
+    return plain(", ".join(f"{key} = {value}" for key, value in settings.items()), LONGEST_LINE)

@@ -6,17 +6,39 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from pomona.core.bounds import Label, Place, Sha256
 from pomona.core.errors import ConfigError, PrivacyError, ProtocolError
+from pomona.core.settings import Settings
 from pomona.methods.base import Method
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation
+from pomona_federation.audit import write_limited
+from pomona_federation.messages.message_bodies import EntryForm, Token
 from pomona_federation.pki.signatures import Signer
-from pomona_federation.silo.audited import write
+from pomona_federation.silo.data.privacy_budget import Claim, Cost, Most, PrivacyBudget
 from pomona_federation.silo.data.silo_scenario import own_scenario, worst_cost
-from pomona_federation.silo.privacy.privacy_budget import Claim, Cost, Most, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.silo.studies.consent_terms import ConsentTerms
+from pomona_federation.silo.studies.consent_rules import ConsentTerms
 from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona_federation.versions import Versions
+
+PINNED = "agreement.json"
+
+
+class PinnedAgreement(Settings):
+    """The pinned agreement; since the first task also the run, this silo's place and the form of tasks' entries.
+
+    ``begun``: the versions at the first pinning. ``rows``: hash of the silo's own data, and of their split.
+    """
+
+    agreement: Sha256
+    run: Token | None = None
+    place: Place | None = None
+    forms: dict[Label, EntryForm] | None = Field(None, max_length=20)
+    begun: Versions | None = None
+    rows: Sha256 | None = None
 
 
 @dataclass(frozen=True)
@@ -160,6 +182,6 @@ class Silo:
 
 
 def audited(silo: Silo, event: str, **fields: Any) -> None:
-    """A line in the silo's own audit log, as ``pomona_federation.silo.audited`` writes them."""
+    """Write a line to the silo's own audit log, or count it if there are too many of its kind."""
     about = {"study": silo.study.study.name} if silo.study else {}
-    write(silo.folder, event, **about, **fields)
+    write_limited(silo.folder / "state", event, **about, **fields)

@@ -9,6 +9,7 @@ from torch import Tensor
 from pomona.config import Config
 from pomona.core.round import Roster
 from pomona.data.dataset import network_shape
+from pomona.data.settings import DataSettings
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.run_checks import caution, cautions
 from pomona.federation.schedule import round_of
@@ -19,12 +20,23 @@ from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation
 from pomona_federation.messages.tensor_bytes import Encoding
+from pomona_federation.silo.data.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.data.silo_scenario import at_place, worst_cost
-from pomona_federation.silo.data.survey_preflight import readable
-from pomona_federation.silo.privacy.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.studies.silo_in_study import Silo
+from pomona_federation.survey import silo
+from pomona_federation.survey.settings import SurveySettings
 
+NAMED = 12  # most columns named in a line
 ANY_RUN = ""
+
+
+def readable(data: DataSettings, survey: SurveySettings | None = None) -> str:
+    """Summary of raw data, as a survey would find it. Raises DataError or ConfigError if they cannot be read."""
+    found = silo.columns(survey or SurveySettings(), data)
+    names = [form.name for form in found.columns]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    shape = f", each of shape {found.shape}" if found.shape else f"; columns {', '.join(names[:NAMED])}{more}"
+    return f"{found.rows} training samples of kind {found.kind}, targets {found.targets}{shape}"
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from pomona_federation.messages.study_exchange import (
 )
 from pomona_federation.own_code import named_code
 from pomona_federation.pki.signatures import Signer
-from pomona_federation.silo.connection.standing import signed
-from pomona_federation.silo.connection.watchdog import WHOLE, request
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.membership import signed
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies import own_state
 from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.watchdog import WHOLE, request
 from pomona_federation.study import LONGEST, Study
 
 MARKS = "state/taking-in"  # in a kit
@@ -45,7 +45,7 @@ Ask = Callable[[str, bytes | None], bytes]  # a path and what to POST to it, if 
 def over_the_network(kit: Path) -> Ask:
     """Requests to the server of a kit's federation, signed with its silo's key. Each raises ProtocolError."""
     federation = Federation.read(kit / "federation.toml")
-    way, key = WayOut.of(kit, SiloFile.load(kit / "silo.toml"), federation), kit / "keys" / "silo.key"
+    way, key = ServerRoute.of(kit, SiloFile.load(kit / "silo.toml"), federation), kit / "keys" / "silo.key"
 
     def ask(path: str, body: bytes | None) -> bytes:
         headers = {} if federation.insecure else signed(key)
@@ -79,7 +79,7 @@ def visit(kit: Path, ask: Ask) -> list[str]:
     signer = Signer(None if federation.insecure else kit / "keys" / "silo.key") if untold else None
     taken = []
     for known in untold:
-        said = Decision(silo=silo, study=known.agreement, accepted=known.standing == "accepted")
+        said = Decision(silo=silo, study=known.agreement, accepted=known.status == "accepted")
         taken.append(TakenDecision(decision=said, signature=signer.sign(said.kind, said.statement) if signer else ""))
     answer = ask(PATH, StudyVisit(silo=silo, decisions=tuple(taken)).model_dump_json().encode())
     try:
@@ -142,7 +142,7 @@ def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
         except Exception as fault:  # whatever a study holds, the others are added
             say(f"study {agreement[:16]} cannot be taken in: {_said(fault)}")
     for known in KnownStudies(kit).all:
-        if known.standing == "pending":
+        if known.status == "pending":
             say(_judged(kit, known))
 
 
@@ -175,8 +175,8 @@ def _judged(kit: Path, known: KnownStudy) -> str:
         known = decided(kit, known)
     except Exception as fault:  # whatever a study holds, the others are checked
         return f"{about} waits for a decision, since the rules cannot be applied: {_said(fault)}"
-    if known.standing != "pending":
-        return f"{about} is {known.standing} by {known.by}: {known.why}"
+    if known.status != "pending":
+        return f"{about} is {known.status} by {known.by}: {known.why}"
     return f"{about} waits for a decision: pomona silo studies" + (f" ({known.why})" if known.why else "")
 
 

@@ -26,19 +26,18 @@ from pomona.tasks.scores import confidence
 from pomona_federation.messages.message_bodies import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.silo import history
+from pomona_federation.silo.data.noise_stores import charge, open_own
+from pomona_federation.silo.data.outgoing_filter import disclosed
+from pomona_federation.silo.data.privacy_budget import PrivacyBudget
 from pomona_federation.silo.data.silo_scenario import (
     InitialDownlink,
     at_place,
     private_objective,
     roster_of,
 )
-from pomona_federation.silo.privacy.lost_rounds import charge
-from pomona_federation.silo.privacy.outgoing_filter import disclosed
-from pomona_federation.silo.privacy.privacy_budget import PrivacyBudget
-from pomona_federation.silo.privacy.sealed_key import open_own
 from pomona_federation.silo.studies.silo_in_study import Silo
-from pomona_federation.silo.tasks import own_card
-from pomona_federation.silo.tasks.judged_model import judged_model
+from pomona_federation.silo.tasks import own_models
+from pomona_federation.silo.tasks.own_models import judged_model
 from pomona_federation.silo.tasks.round_store import RoundStore, RowCache
 from pomona_federation.silo.tasks.row_provenance import Provenance, names
 from pomona_federation.silo.tasks.task_policy import TaskLog, TaskPolicy
@@ -222,4 +221,4 @@ class ClientApp:
             path = self.silo.state / "models" / "personal.safetensors"
             personal.save_frozen(path.parent, self._scenario(task).frozen)
             personal.save(path, models[headline], self._scenario(task), task.place, headline)
-            own_card.write(path, self._scenario(task), self.silo.federation, task, clients, reply)
+            own_models.write(path, self._scenario(task), self.silo.federation, task, clients, reply)

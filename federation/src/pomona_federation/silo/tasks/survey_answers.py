@@ -18,8 +18,8 @@ from pomona.storage.lock import locked
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Body, Hello, HelloReply, Task
 from pomona_federation.messages.survey_bodies import SurveyAnswer, SurveyQuestion
-from pomona_federation.silo.privacy.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
-from pomona_federation.silo.privacy.privacy_budget import PrivacyBudget
+from pomona_federation.silo.data.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
+from pomona_federation.silo.data.privacy_budget import PrivacyBudget
 from pomona_federation.silo.studies.known_studies import ANSWERS
 from pomona_federation.silo.studies.silo_in_study import Silo, audited
 from pomona_federation.silo.tasks.task_policy import TaskPolicy

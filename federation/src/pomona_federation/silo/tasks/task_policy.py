@@ -18,9 +18,8 @@ from pomona_federation.agreement import Federation
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import DownlinkEntry, EntryForm, Task, Token
 from pomona_federation.silo.data.silo_scenario import InitialDownlink
-from pomona_federation.silo.studies.consent_terms import ConsentTerms, local_now
-from pomona_federation.silo.studies.pinned_agreement import PINNED, PinnedAgreement
-from pomona_federation.silo.studies.silo_in_study import Silo
+from pomona_federation.silo.studies.consent_rules import ConsentTerms, local_now
+from pomona_federation.silo.studies.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.tasks.row_provenance import Provenance, names
 from pomona_federation.versions import own, require_begun
 

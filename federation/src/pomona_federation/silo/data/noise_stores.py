@@ -1,4 +1,6 @@
-"""Privacy spent between a backup and its restore: the amount is unknown, so the largest possible amount counts.
+"""A silo's noise key and its ledger: sealed to this machine, and complete again after a restore.
+
+The privacy spent between a backup and its restore is unknown, so the largest possible amount counts.
 
 A restored silo has its ledger as of the backup. Its later releases are forgotten, although others have them. A silo
 trains each round once and evaluates it once, so its possible releases in the rounds after the last one in the backup
@@ -11,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pomona.core.bounds import Number
+from pomona.core.errors import PrivacyError
+from pomona.core.files import text
 from pomona.core.settings import Settings
 from pomona.objective.private_gradients import PrivateObjective
 from pomona.privacy.epsilon_accounting import epsilon
@@ -18,9 +22,50 @@ from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.ledger import Draw, LedgerEntry
 from pomona.privacy.mechanism import steps
 from pomona.scenario import Scenario
+from pomona.storage.atomic_io import publish, writing
 from pomona.storage.committed_rounds import last_round
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token
+from pomona_federation.silo.machine import seal, sealed
+
+SEAL = "seal"
+BEGUN, KEY = "noise key begun", "noise key"
+
+
+def open_own(stores: Path, objective: PrivateObjective, place: int) -> None:
+    """Open a place's key store, or create and seal it.
+
+    Raises:
+        PrivacyError: its key was not made on this machine; or as ``KeyStore.open``.
+        StorageError: the seal cannot be written, or the machine has no id.
+    """
+    home = stores / f"client-{place:02d}"
+    if not any((home / name).exists() for name in ("key", "ledger.jsonl")):
+        _write(home, seal(BEGUN, home.name))  # a kill between key and seal leaves one that was started here
+    store = objective.key_store(place)
+    found = text(home / SEAL, 1000).strip() if (home / SEAL).exists() else ""
+    if sealed(found, BEGUN, home.name) and not store.position().entries:
+        _write(home, _seal(home))
+    elif found != _seal(home):
+        raise PrivacyError(
+            f"{home / 'key'} was not made on this machine: who brought it can take the noise off; stop, find out where "
+            "it comes from, and `pomona silo restore` a backup of before"
+        )
+
+
+def reseal_key(home: Path) -> None:
+    """Seal a restored key as this machine's. Raises StorageError."""
+    _write(home, _seal(home))
+
+
+def _seal(home: Path) -> str:
+    return seal(KEY, f"{home.name} {text(home / 'key', 1000).strip()}")
+
+
+def _write(home: Path, value: str) -> None:
+    with writing(home):
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        publish(home, [value.encode()], lambda _: SEAL, f".{SEAL}", 0o600)
 
 
 class Restored(Settings):

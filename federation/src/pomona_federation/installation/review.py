@@ -20,7 +20,7 @@ from pomona_federation.installation.contents import AGREED, Role
 from pomona_federation.json_store import read_json
 from pomona_federation.provision import kit_files, wheels
 from pomona_federation.server.members.member_registry import ROSTER, RegistryFile
-from pomona_federation.silo.privacy.privacy_budget import PrivacyBudget
+from pomona_federation.silo.data.privacy_budget import PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies.consent_rules import FILE as POLICY
 from pomona_federation.silo.studies.known_studies import KnownStudies
@@ -48,7 +48,7 @@ def deciding(kit: Path, whose: Role) -> list[str]:
         return found + _members(kit)
     if (kit / POLICY).exists():
         found.append(f"{POLICY}, the rules by which studies are accepted")
-    accepted = [known for known in KnownStudies(kit, foreign=True).all if known.standing == "accepted"]
+    accepted = [known for known in KnownStudies(kit, foreign=True).all if known.status == "accepted"]
     return found + [f"study {known.study.name}, accepted by {known.by or 'nobody named'}" for known in accepted]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from pomona.core.errors import ProtocolError
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import ServerRoute
 
 HEARTBEAT = 30.0  # seconds between a SuperNode's heartbeats
 PATIENCE = 5 * HEARTBEAT
@@ -129,7 +129,7 @@ class Answered:
     until: datetime | None
 
 
-def ask_health(way: WayOut, timeout: float = 10.0) -> HealthAnswer:
+def ask_health(way: ServerRoute, timeout: float = 10.0) -> HealthAnswer:
     """Request the server's ``/health`` over the silo's route.
 
     Raises ProtocolError if it does not answer, or not as the federation's server.
@@ -147,7 +147,7 @@ def clock(date: str) -> datetime | None:
 
 
 def request(
-    way: WayOut,
+    way: ServerRoute,
     path: str,
     headers: Mapping[str, str],
     timeout: float = 10.0,
@@ -170,7 +170,7 @@ def request(
     """
     import httpx  # installed with Flower, which a machine used only for viewing may lack
 
-    from pomona_federation.silo.connection.http_client import REFUSES, AnswerRefused, client
+    from pomona_federation.silo.http_client import REFUSES, AnswerRefused, client
 
     through = f" through {way.proxy}" if way.proxy else ""
     try:
@@ -210,7 +210,7 @@ def request(
     return Answered(text, answer.headers.get("Date"), until)
 
 
-def _refused(way: WayOut, answer: str) -> str:
+def _refused(way: ServerRoute, answer: str) -> str:
     """Advice for a proxy that refuses."""
     if not answer.startswith(("407", "401")):  # the latter is tinyproxy's for a wrong password
         return f"the proxy {way.proxy} refuses the way to {way.server} ({answer}); have its administrator open it"

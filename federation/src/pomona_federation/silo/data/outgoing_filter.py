@@ -14,6 +14,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import ReportedScore
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study_kinds import LEAST_SAMPLES
+from pomona_federation.survey.settings import SurveySettings
 
 DIGITS = 3  # significant digits of a loss; a share has one more digit, so that ten thousand samples can be told apart
 QUOTING = ConfigError, DataError, StorageError  # errors whose lines name cells, columns, classes, own settings, files
@@ -92,6 +93,22 @@ def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int
         "samples": f"the number of training samples, {samples}, once",
         "scores": _scores(federation),
         "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
+    }
+
+
+def departing_in_survey(federation: Federation, survey: SurveySettings) -> dict[str, Any]:
+    """List of everything that leaves a silo in a survey, by the keys of ``outgoing_filter.texts``."""
+    noise = survey.noise
+    asked = ", ".join(survey.columns) or ("those with agreed cells" if noise else "all that every silo has")
+    private = f", counted with noise of epsilon {noise.epsilon:g} for all columns together" if noise else ""
+    return {
+        "to": f"the server at {federation.server}, whose operator sees each silo's answers",
+        "columns": f"names and kinds of columns; asked about: {asked}",
+        "cells": f"counts of groups of {survey.least} rows or more, {survey.cells} groups a column at most, and each "
+        f"group's middle value{private}; of texts, words in as many; once, and the same again in every later survey",
+        "faults": "the kind of an error, and one line without paths or data, when it happens",
+        "presence": "that it is connected, its address, how long it takes",
+        "stays": f"every row, every cell of fewer than {survey.least} rows, smallest and largest values",
     }
 
 

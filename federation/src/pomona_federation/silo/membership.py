@@ -10,15 +10,15 @@ from typing import Literal, get_args
 
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.files import content
-from pomona_federation.silo.connection.watchdog import request
-from pomona_federation.silo.connection.way_out import WayOut
+from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.watchdog import request
 
 PATH = "/v1/fleet/pomona/standing"
 REFUSALS = 5  # consecutive "revoked" answers, each after a refused connection, until a silo stops
-Standing = Literal["member", "revoked", "unknown", "unsaid"]
+Membership = Literal["member", "revoked", "unknown", "unsaid"]
 
 
-def ask_standing(way: WayOut, key: Path) -> Standing:
+def ask_membership(way: ServerRoute, key: Path) -> Membership:
     """Ask the server; "unsaid" if it does not answer, gives no known answer, or has no keys.
 
     Args:
@@ -31,7 +31,7 @@ def ask_standing(way: WayOut, key: Path) -> Standing:
         text = request(way, PATH, signed(key)).text.decode("ascii", "replace").strip()
     except (ProtocolError, ConfigError, OSError, ValueError):
         return "unsaid"
-    return next((word for word in get_args(Standing) if word == text), "unsaid")
+    return next((word for word in get_args(Membership) if word == text), "unsaid")
 
 
 def signed(key: Path) -> dict[str, str]:
@@ -54,7 +54,7 @@ def signed(key: Path) -> dict[str, str]:
     }
 
 
-def explained(standing: Standing, reason: str, times: int) -> str:
+def explained(standing: Membership, reason: str, times: int) -> str:
     """Why a node was refused; ``reason`` from its log, if the server has not reported this silo's standing.
 
     Args:

@@ -26,8 +26,8 @@ from pomona.storage.lock import waiting_lock
 from pomona_federation.audit import Audit, whole
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token
+from pomona_federation.silo.data.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
 from pomona_federation.silo.machine import seal
-from pomona_federation.silo.privacy.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
 
 FOLDER, FILE = "private", "budget.json"
 RESERVED = "reserved"  # the event in the silo's audit log

@@ -1,1 +1,0 @@
-"""A silo's connection: its route to the server, the HTTP client, a watchdog, and its standing."""

@@ -1,1 +1,0 @@
-"""A silo's disclosures, and the total privacy cost of all studies to its data."""
