@@ -17,7 +17,7 @@ from agreement_file import agreement
 from pomona.core.errors import ConfigError
 from pomona_federation.agreement import Federation
 from pomona_federation.pki import certificates, keys
-from pomona_federation.pki.client_context import Shown, client_context
+from pomona_federation.pki.certificates import Shown, client_context
 from pomona_federation.provision.provision import add, provision
 from pomona_federation.server.gate import client_certificates
 from pomona_federation.server.gate.auth_proxy import STANDING, Gate

@@ -19,7 +19,7 @@ from pomona.storage.run_status import read_status
 from pomona_federation import flower_apps
 from pomona_federation.audit import read
 from pomona_federation.messages.tensor_bytes import Encoding
-from pomona_federation.pki.signatures import Signer
+from pomona_federation.pki.keys import Signer
 from pomona_federation.silo.tasks import client_app
 from pomona_federation.silo.tasks.task_policy import TaskPolicy
 from pomona_federation.status import server

@@ -22,7 +22,7 @@ from pomona_federation.messages.message_bodies import (
 )
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
-from pomona_federation.pki.signatures import Signer
+from pomona_federation.pki.keys import Signer
 from pomona_federation.provision.provision import add
 from pomona_federation.silo.studies import own_state
 from pomona_federation.silo.studies.silo_in_study import Silo

@@ -11,7 +11,7 @@ from pomona_federation import audit, json_store, versions
 from pomona_federation.installation.contents import RULES, rule
 from pomona_federation.messages.message_bodies import Decision
 from pomona_federation.messages.study_exchange import PATH, StudyVisit, TakenDecision
-from pomona_federation.pki.signatures import Signer
+from pomona_federation.pki.keys import Signer
 from pomona_federation.server.members.member_registry import MemberRegistry
 from pomona_federation.server.processes.superlink_supervisor import ServerPolicy
 from pomona_federation.server.studies import consents

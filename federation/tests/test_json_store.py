@@ -7,7 +7,7 @@ import pytest
 from pomona.core.errors import ConfigError, StorageError
 from pomona_federation.json_store import read_json
 from pomona_federation.pki import keys
-from pomona_federation.pki.signatures import Signer, signed
+from pomona_federation.pki.keys import Signer, signed
 from pomona_federation.server.rounds.server_app import coordinate
 from pomona_federation.silo.administration.silo_report import ALONE, report
 from pomona_federation.silo.tasks.task_policy import LastTasks, PinnedAgreement

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona_federation.pki import certificates, keys, signatures
+from pomona_federation.pki import certificates, keys
 from pomona_federation.server.members import superlink_client
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -224,7 +224,7 @@ def test_keys_of_another_kind_are_refused_with_how_to_make_one(tmp_path):
             keys.public(path)
         with pytest.raises(ConfigError, match="OpenSSH"):
             superlink_client.pem(content.decode())
-        assert not signatures.signed(content.decode(), "row", {}, "00")
+        assert not keys.signed(content.decode(), "row", {}, "00")
     with pytest.raises(ConfigError, match=r"absent.*cannot be read"):
         keys.public(tmp_path / "absent")
 

@@ -21,7 +21,7 @@ from pomona_federation.messages import message_bodies
 from pomona_federation.messages.message_bodies import Answer, HelloReply, Refusal, Task
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import sha256
-from pomona_federation.pki.signatures import Signer
+from pomona_federation.pki.keys import Signer
 from pomona_federation.server.members.member_registry import MemberRegistry
 from pomona_federation.server.rounds.flower_transport import FlowerTransport
 from pomona_federation.silo.studies.silo_in_study import Silo

@@ -8,9 +8,9 @@ import pytest
 
 from pomona.partition.divergence import emd
 from pomona_federation.survey import page
-from pomona_federation.survey.figures import moments, pooled, pooled_names, quantile
-from pomona_federation.survey.next_task import task_of
+from pomona_federation.survey.page import task_of
 from pomona_federation.survey.raw_data import read_raw
+from pomona_federation.survey.result import moments, pooled, pooled_names, quantile
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings
 from surveying import CATEGORIES, HOSPITALS, NAMES, heart_disease, surveyed

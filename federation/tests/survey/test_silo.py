@@ -6,10 +6,10 @@ import pytest
 from pomona.core.errors import DataError, ProtocolError
 from pomona.data.settings import DataSettings
 from pomona_federation.survey import agreeing, page, silo
-from pomona_federation.survey.figures import moments, pooled
-from pomona_federation.survey.next_task import task_of
+from pomona_federation.survey.page import task_of
 from pomona_federation.survey.raw_data import read_raw
 from pomona_federation.survey.replies import ColumnForm, FiguresQuestion, FiguresReply, Names, Numbers
+from pomona_federation.survey.result import moments, pooled
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings
 from surveying import surveyed

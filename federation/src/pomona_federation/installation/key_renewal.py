@@ -13,7 +13,7 @@ from pomona.storage.lock import locked
 from pomona_federation.agreement import Federation
 from pomona_federation.audit import Audit
 from pomona_federation.pki import certificates, keys
-from pomona_federation.pki.client_context import Shown, client_context
+from pomona_federation.pki.certificates import Shown, client_context
 from pomona_federation.provision import provision
 from pomona_federation.provision.new_files import appearing, folders, write
 from pomona_federation.silo.http_client import ServerRoute

@@ -1,21 +1,29 @@
-"""X.509 certificates of the authority, the server and the silos: creation, renewal and checks."""
+"""X.509 certificates of the authority, the server and the silos: creation, renewal, checks, and use in TLS."""
 
+import os
+import ssl
 import stat
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP384R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+    generate_private_key,
+)
 from cryptography.hazmat.primitives.hashes import SHA384
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key, load_ssh_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pomona.core import files
 from pomona.core.errors import ConfigError
-from pomona_federation.pki.keys import Pair, load_public, pem, signer
+from pomona_federation.pki.keys import UNREADABLE, Pair, load_public, pem, signer
 
 AUTHORITY_DAYS = 3652
 SERVER_DAYS = 825  # the longest that strict TLS clients accept
@@ -222,3 +230,50 @@ def _certificate(
         .not_valid_after(until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
+
+
+class Shown(NamedTuple):
+    """The files a silo authenticates with: its certificate (PEM) and its private key (OpenSSH)."""
+
+    certificate: Path
+    key: Path
+
+
+def client_context(ca: Path, shown: Shown | None) -> ssl.SSLContext:
+    """Return TLS settings that trust exactly one authority and present a certificate, if any.
+
+    Raises ConfigError for files that cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=files.text(ca))
+    except (OSError, ssl.SSLError, ValueError) as fault:
+        raise ConfigError(f"{ca}: holds no certificate ({fault}); copy it from the kit again") from None
+    if shown:
+        _show(context, shown)
+    return context
+
+
+def _show(context: ssl.SSLContext, shown: Shown) -> None:
+    """Load certificate and key. TLS reads PEM only from files, so a pipe keeps the converted OpenSSH key off disk."""
+    try:
+        key = load_ssh_private_key(files.content(shown.key), None)
+        if not isinstance(key, EllipticCurvePrivateKey):
+            raise ValueError("not on a curve")
+    except (OSError, *UNREADABLE) as fault:
+        raise ConfigError(
+            f"{shown.key} cannot be read as a private key ({fault}); copy it from the kit again"
+        ) from None
+    if not shown.certificate.is_file():
+        raise ConfigError(f"{shown.certificate} is missing, and mutual_tls = true needs it; the lead has it in the kit")
+    out, into = os.pipe()
+    try:
+        os.write(into, pem(key))  # a few hundred bytes fit into a pipe
+        os.close(into)
+        context.load_cert_chain(shown.certificate, f"/dev/fd/{out}")
+    except (OSError, ssl.SSLError):
+        raise ConfigError(
+            f"{shown.certificate} is not a certificate of {shown.key}; ask the lead for the one of this key"
+        ) from None
+    finally:
+        os.close(out)

@@ -1,26 +1,34 @@
-"""Keys: the silos' key pairs, the authority's OpenSSH certificates for them, and the writing of key files.
+"""Keys: the silos' key pairs, the authority's OpenSSH certificates for them, key files, and silos' signatures.
 
 All keys are EC P-384, by which Flower authenticates its nodes. The authority signs the server's certificate (X.509, for
 TLS) and one OpenSSH certificate for every silo, whose principal is the silo's name; ``ssh-keygen -L -f NAME.cert``
 shows it. Its critical option names the federation; OpenSSH refuses certificates with an unknown option, so no SSH
 server accepts one for a login.
+
+A silo signs each answer, and each model row that the server relays to other silos, by ECDSA over P-384 with SHA-384.
+The server has no silo's key, so it can neither forge nor swap them; every kind of statement has its own prefix.
 """
 
+import json
 import os
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
     SECP384R1,
     EllipticCurvePrivateKey,
     EllipticCurvePublicKey,
     generate_private_key,
 )
+from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -30,6 +38,7 @@ from cryptography.hazmat.primitives.serialization import (
     SSHCertificateBuilder,
     SSHCertificateType,
     load_pem_private_key,
+    load_ssh_private_key,
     load_ssh_public_identity,
     load_ssh_public_key,
 )
@@ -37,6 +46,9 @@ from cryptography.hazmat.primitives.serialization import (
 from pomona.core import files
 from pomona.core.errors import ConfigError, StorageError
 from pomona.storage.atomic_io import publish
+
+_PURPOSE = b"pomona silo statement\0"
+
 
 FEDERATION = b"federation@pomona"
 # The library's errors for a key in OpenSSH format; the last is for a point in compressed form.
@@ -191,3 +203,40 @@ def _line(key: EllipticCurvePublicKey) -> bytes:
 def pem(key: EllipticCurvePrivateKey) -> bytes:
     """Return a private key as PEM, not encrypted."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+class Signer:
+    """Signer with a silo's private key (OpenSSH file); without a key (federation without keys) it signs nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._key: EllipticCurvePrivateKey | None = None
+        if path:
+            try:
+                key = load_ssh_private_key(files.content(path), None)
+            except (OSError, *UNREADABLE):
+                raise ConfigError(f"{path.name} cannot be read as a private key; copy it from the kit again") from None
+            if not isinstance(key, EllipticCurvePrivateKey):
+                raise ConfigError(f"{path.name} is not an EC key; copy it from the kit again")
+            self._key = key
+
+    def sign(self, kind: str, statement: Mapping[str, Any]) -> str:
+        """Return the signature in hex; empty without a key."""
+        return self._key.sign(_said(kind, statement), ECDSA(SHA384())).hex() if self._key else ""
+
+
+def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str) -> bool:
+    """Return whether a statement's signature (hex) was made with a public key (one OpenSSH line)."""
+    try:
+        key = load_ssh_public_key(public.encode())
+        if not isinstance(key, EllipticCurvePublicKey):
+            return False
+        key.verify(bytes.fromhex(signature), _said(kind, statement), ECDSA(SHA384()))
+    except (InvalidSignature, *UNREADABLE):
+        return False
+    return True
+
+
+def _said(kind: str, statement: Mapping[str, Any]) -> bytes:
+    """Return the bytes to sign: purpose, kind, and the statement as canonical JSON."""
+    body = json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _PURPOSE + kind.encode() + b"\0" + body.encode()

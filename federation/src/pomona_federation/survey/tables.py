@@ -7,9 +7,17 @@ import numpy as np
 
 from pomona.core.table import NOTHING, Table
 from pomona.partition.divergence import effective_classes, emd
-from pomona_federation.survey.figures import Quantile, distance, moments, name_distance, pooled, pooled_names, quantile
 from pomona_federation.survey.replies import Names, Numbers
-from pomona_federation.survey.result import SurveyResult
+from pomona_federation.survey.result import (
+    Quantile,
+    SurveyResult,
+    distance,
+    moments,
+    name_distance,
+    pooled,
+    pooled_names,
+    quantile,
+)
 
 WORDS = 50  # most rows that a page shows
 MOST = 200  # most lines of a table of categories

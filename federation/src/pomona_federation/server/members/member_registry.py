@@ -23,7 +23,7 @@ from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import Certificate, Federation, SiloName
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import RENEWALS, CertifiedKey
-from pomona_federation.pki.signatures import signed
+from pomona_federation.pki.keys import signed
 
 if TYPE_CHECKING:
     from pomona.core.round import Roster

@@ -16,7 +16,7 @@ from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation
 from pomona_federation.audit import write_limited
 from pomona_federation.messages.message_bodies import EntryForm, Token
-from pomona_federation.pki.signatures import Signer
+from pomona_federation.pki.keys import Signer
 from pomona_federation.silo.data.privacy_budget import Claim, Cost, Most, PrivacyBudget
 from pomona_federation.silo.data.silo_scenario import own_scenario, worst_cost
 from pomona_federation.silo.settings import SiloFile

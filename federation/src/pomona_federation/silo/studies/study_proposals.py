@@ -28,7 +28,7 @@ from pomona_federation.messages.study_exchange import (
     TakenDecision,
 )
 from pomona_federation.own_code import named_code
-from pomona_federation.pki.signatures import Signer
+from pomona_federation.pki.keys import Signer
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.membership import signed
 from pomona_federation.silo.settings import SiloFile

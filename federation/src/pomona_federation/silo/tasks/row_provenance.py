@@ -19,7 +19,7 @@ from pomona_federation.agreement import Federation, SiloName
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Renewal, RowOrigin, Task, Token, row_statement
 from pomona_federation.pki import certificates, keys
-from pomona_federation.pki.signatures import signed
+from pomona_federation.pki.keys import signed
 
 
 class NewestKeys(Settings):
