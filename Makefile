@@ -105,7 +105,7 @@ peers: .venv/dev
 	$(BIN)/python benchmarks/named_peers.py $(ARGS)
 
 results: .venv/demo
-	PATH=$(CURDIR)/$(BIN):$$PATH configs/apple-table1/run.sh
+	PATH=$(CURDIR)/$(BIN):$$PATH reproduction/apple-mnist/run.sh
 
 .venv/bin/pip:
 	$(PYTHON) -m venv .venv

@@ -31,7 +31,7 @@ SCRIPTS = {
 }
 FIRST_ROUND = "the demo's first round"
 QUICK, FULL = 1, 11  # turns
-HOSPITALS = Path(__file__).parents[1] / "configs/heart-disease.toml"
+HOSPITALS = Path(__file__).parents[1] / "examples/heart-disease.toml"
 
 
 def script(text: str) -> float:

@@ -1,4 +1,4 @@
-"""CPU hours of the runs of ``suites/apple-length.toml``, from one pass of each method over a part of the images.
+"""CPU hours of the runs of ``reproduction/apple-length.toml``, from one pass of each method over a part of the images.
 
     python benchmarks/suite_cost.py [--quick] [key=value ...]
 
@@ -20,7 +20,7 @@ from pomona.experiments.suite import read_suite
 from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, publish
 
-SUITE = Path(__file__).parents[1] / "suites" / "apple-length.toml"
+SUITE = Path(__file__).parents[1] / "reproduction" / "apple-length.toml"
 TRAIN, TEST = 60_000, 10_000  # MNIST's images
 EVALUATED = frozenset({"received", "trained"})
 

@@ -3,9 +3,9 @@
     python examples/choose_a_method.py runs/choose-a-method           # 450 short runs; resumable
     python examples/choose_a_method.py runs/smoke --size smoke        # a look in a minute
 
-The runs are defined in suites/choose-a-method.toml. A cell is the last-round test accuracy in % of the model that the
-method's paper reports, averaged over clients, as mean and standard deviation (ddof = 1) over seeds; in brackets the
-share of clients that do worse than with local training on the same data, over all seeds.
+The runs are those of the suite choose-a-method, which comes with the package. A cell is the last-round test accuracy
+in % of the model that the method's paper reports, averaged over clients, as mean and standard deviation (ddof = 1)
+over seeds; in brackets the share of clients that do worse than with local training on the same data, over all seeds.
 """
 
 import argparse
@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from pomona import experiments
+from pomona.experiments.packaged_suites import suite_file
 
-SUITE = Path(__file__).parents[1] / "suites" / "choose-a-method.toml"
+SUITE = suite_file("choose-a-method")
 ALONE = "separate"
 
 

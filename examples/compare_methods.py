@@ -1,6 +1,6 @@
 """Methods against local training, on a settings file's clients: the tables of survival and of vessels in the guides.
 
-    python examples/compare_methods.py configs/tcga.toml --seeds 3 --methods fedavg "apple method.core_step=local"
+    python examples/compare_methods.py examples/tcga.toml --seeds 3 --methods fedavg "apple method.core_step=local"
 
 docs/guides/choose-a-method.md has the settings files and the results. A value is the last-round test metric of the
 model that the method's paper reports, averaged over seeds; the mean over clients leaves out those whose test rows do

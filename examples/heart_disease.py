@@ -1,6 +1,6 @@
 """The measured tables of docs/guides/own-data.md: four hospitals' raw files to personal models, several seeds.
 
-    python examples/heart_disease.py            # beside the folder heart_disease of configs/heart-disease.toml
+    python examples/heart_disease.py            # beside the folder heart_disease of examples/heart-disease.toml
     python examples/heart_disease.py --seeds 1  # a look
 
 Each seed draws new training and test rows. The first table has the last-round test AUROC of each hospital, by the model
@@ -19,7 +19,7 @@ import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.toml import read_file
 
-SETTINGS = Path(__file__).parents[1] / "configs" / "heart-disease.toml"
+SETTINGS = Path(__file__).parents[1] / "examples" / "heart-disease.toml"
 ALONE = "separate"
 METHODS = ("fedavg", "fedavg-ft", "ditto", "fedala", "apple", "apple method.core_step=local")
 

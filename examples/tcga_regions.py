@@ -1,4 +1,4 @@
-"""TCGA-BRCA by region: one file per region and part, ready for ``configs/tcga.toml``.
+"""TCGA-BRCA by region: one file per region and part, ready for ``examples/tcga.toml``.
 
     python examples/tcga_regions.py tcga_brca
 

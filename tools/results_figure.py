@@ -8,8 +8,10 @@ from pathlib import Path
 
 from matplotlib import pyplot as plt
 
-DOCS = Path(__file__).parents[1] / "docs"
-TABLES = [DOCS / "results" / name / "comparison.csv" for name in ("apple-local-cpu", "apple-local-cpu-other-images")]
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+BENCHES = ("apple-local-cpu", "apple-local-cpu-other-images")
+TABLES = [ROOT / "reproduction" / "results" / name / "comparison.csv" for name in BENCHES]
 MARKERS = {"FedAvg-FT": "s", "APFL": "^", "APPLE, paper's step": "o", "APPLE, local step": "D"}
 WANTED = ("digits", "MNIST", "CIFAR10", "AG News", "FashionMNIST", "CIFAR100")
 

@@ -229,7 +229,7 @@ def test_whole_commands_are_those_of_the_readme_where_the_data_are(load, tmp_pat
 
 
 def test_the_pfl_network_has_the_published_number_of_parameters(monkeypatch):
-    configs = FOLDER.parent / "configs" / "pfl-cifar10"
+    configs = FOLDER / "pfl-cifar10"
     monkeypatch.syspath_prepend(str(configs))
     from pomona.config import resolve
     from pomona.core.toml import read_file

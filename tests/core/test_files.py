@@ -18,7 +18,6 @@ EXCEPTIONS = {
     ("pomona/core/files.py", "os.open"): "the door",
     ("pomona/core/files.py", "os.fdopen"): "the door",
     ("pomona/core/toml.py", "tomllib.loads"): "parses a text that came through the door",
-    ("pomona/results/paper_tables.py", "read_text"): "a file of the installed package",
     ("pomona/results/web/report_page.py", "read_text"): "files of the installed package",
     ("pomona/data/cifar.py", "tarfile.open"): "given an open file",
     ("pomona/data/npz.py", "zipfile.ZipFile"): "given an open file",

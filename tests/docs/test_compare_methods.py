@@ -44,13 +44,13 @@ def test_the_settings_of_the_dialysis_centres_make_a_table(example, tmp_path, mo
         )
     (tmp_path / "dialysis.csv").write_text("\n".join(rows) + "\n")
     monkeypatch.chdir(tmp_path)
-    made = list(example.lines(read_file(ROOT / "configs/dialysis.toml"), {"rounds": 1}, 1, ("separate", OWN)))
+    made = list(example.lines(read_file(ROOT / "examples/dialysis.toml"), {"rounds": 1}, 1, ("separate", OWN)))
     assert made[0] == "| method | 0 | 1 | mean | worst | gain over training alone |"
     assert [line.split(" | ")[0] for line in made[2:]] == ["| separate", f"| {OWN}"]
     assert {line.count(" | ") for line in made} == {5}
 
 
 def test_the_settings_of_the_retina_cameras_are_those_of_the_guide():
-    config = resolve(read_file(ROOT / "configs/retina-vessels.toml"))
+    config = resolve(read_file(ROOT / "examples/retina-vessels.toml"))
     assert [own.name for own in config.data.clients] == ["CHASE_DB1", "HRF", "STARE"]
     assert (config.model.name, config.optimizer.name, config.lr, config.batch_size) == ("unet", "adamw", 0.01, 2)

@@ -25,6 +25,7 @@ FIRST = ROOT / "docs/guides/first-steps.md"
 DOCUMENTS = sorted(
     [
         *ROOT.glob("*.md"),
+        ROOT / "reproduction/README.md",
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "federation").glob("*.md"),
         *(ROOT / "docs/guides").glob("*.md"),
@@ -38,7 +39,7 @@ LONG = {"add-a-method", "first-steps", "read-a-report", "suites"}  # half a minu
 RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(")
-LENT = ("examples", "benchmarks", "configs", "suites")  # folders of a checkout that commands name
+LENT = ("examples", "benchmarks", "reproduction")  # folders of a checkout that commands name
 KEPT = (*LENT, ".ci", ".github", "docs", "native", "src", "tests", "tools")
 DOWNLOADS = {  # public data that readers are told to fetch, by where POMONA_DATA has them
     "heart_disease": "heart_disease",
@@ -96,7 +97,7 @@ def test_blocks_that_are_held_back_say_why(path):
 @each_document
 def test_commands_name_files_that_there_are(path):
     """Also those that are too long to be run, and indented ones."""
-    for word in re.findall(r"(?:examples|benchmarks|configs|suites)/[\w./-]*\w", path.read_text()):
+    for word in re.findall(r"(?:examples|benchmarks|reproduction)/[\w./-]*\w", path.read_text()):
         assert (ROOT / word).exists(), word
 
 

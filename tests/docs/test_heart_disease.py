@@ -18,7 +18,7 @@ from pomona.record.paired_gain import Gain
 from pomona.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = ROOT / "configs" / "heart-disease.toml"
+SETTINGS = ROOT / "examples" / "heart-disease.toml"
 EXAMPLE = ROOT / "examples" / "heart_disease.py"
 FILES = ("cleveland", "hungarian", "switzerland", "va")
 

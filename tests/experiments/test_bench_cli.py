@@ -6,7 +6,6 @@ import re
 
 import pytest
 import tomli_w
-import torch
 from bench_suites import SUITE, changed, here
 from rich.console import Console
 
@@ -170,7 +169,7 @@ def test_the_live_table_counts_what_is_done_runs_and_failed(monkeypatch, tmp_pat
 def test_without_a_suite_those_of_the_package_are_listed(call):
     code, out, _ = call()
     assert code == 0
-    assert all(name in out for name in ("digits", "apple-table1", "fedamp-table3", "fedfomo-figures"))
+    assert all(name in out for name in ("digits", "choose-a-method"))
     code, out, _ = call("--json")
     listed = json.loads(out)
     assert [s["suite"] for s in listed] == list(suites())
@@ -203,13 +202,6 @@ def test_a_name_with_an_equals_sign_is_a_name(call, tmp_path):
     code, said, err = call(suite_file(tmp_path, suite), "--methods", "mu=0", "rounds=1", "--out", tmp_path / "out")
     assert code == 0, err
     assert "1 finished" in said
-
-
-@pytest.mark.parametrize(("there", "device"), [(False, "cpu"), (True, "cuda")])
-def test_a_suite_of_a_paper_takes_the_device_that_is_there(monkeypatch, there, device):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    for name in ("apple-table1", "fedala-table2", "fedamp-table1", "fedfomo-table1"):
-        assert {c.config.device for g in plan(read_suite(suites()[name]), "full") for c in g.cells()} == {device}
 
 
 def test_explain_says_what_would_be_run_and_runs_nothing(call, tmp_path, monkeypatch):

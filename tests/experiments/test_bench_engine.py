@@ -292,16 +292,8 @@ def test_the_tables_are_views_of_the_results(whole):
     assert len(csv(whole.results).splitlines()) == 3
 
 
-@pytest.mark.parametrize(
-    ("paper", "table", "column", "told"),
-    [
-        ("apple", "2", "2", "Table 2 of apple. Size "),
-        ("apple", None, "1", "Table 1 of apple. Size "),
-        ("apple", None, None, "Size "),
-        (None, None, None, "Size "),
-    ],
-)
-def test_the_tables_paper_is_named_by_the_suite_or_else_by_its_scenarios(whole, paper, table, column, told):
-    scenarios = {name: {**s, "table": column} for name, s in whole.results["scenarios"].items()}
-    text = markdown({**whole.results, "paper": paper, "table": table, "scenarios": scenarios})
-    assert text.split("\n\n")[1].startswith(told)
+def test_the_reference_numbers_of_a_suite_are_named(whole):
+    assert markdown(whole.results).split("\n\n")[1].startswith("Size ")
+    known = {"title": "table 2 of the APPLE paper", "average": "best_test"}
+    text = markdown({**whole.results, "reference": known})
+    assert text.split("\n\n")[1].startswith("To be compared with table 2 of the APPLE paper. Size ")

@@ -1,7 +1,6 @@
 """Suites: reading, precedence of layers, and error messages."""
 
 import math
-from pathlib import Path
 
 import pytest
 from bench_suites import SUITE, changed
@@ -12,15 +11,16 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.experiments.bench_results import _settings
 from pomona.experiments.grid import digest, plan
+from pomona.experiments.packaged_suites import suites
 from pomona.experiments.suite import SIZES, SizePart, read_suite
 from pomona.experiments.tuning import choose, points
 
-SUITES = sorted(Path(__file__).parents[2].glob("suites/**/*.toml"))
+SUITES = list(suites().values())
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("file", SUITES, ids=lambda p: p.stem)
-def test_every_suite_of_the_repository_can_be_planned(file, size):
+def test_every_suite_of_the_package_can_be_planned(file, size):
     suite = read_suite(file)
     groups = plan(suite, size)
     assert groups
@@ -28,8 +28,8 @@ def test_every_suite_of_the_repository_can_be_planned(file, size):
         assert len(group.points) <= suite.sized(size).points
 
 
-def test_the_digits_suite_is_one_of_them():
-    assert "digits" in [file.stem for file in SUITES]
+def test_small_suites_come_with_the_package():
+    assert set(suites()) == {"choose-a-method", "digits"}
 
 
 LAYERS = [

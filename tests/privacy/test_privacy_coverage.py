@@ -94,7 +94,7 @@ def test_settings_say_when_there_is_no_privacy():
 
 
 def test_fedfomos_table_is_accepted_as_it_stands():
-    root = Path(__file__).parents[2] / "configs" / "fedfomo-dp"
+    root = Path(__file__).parents[2] / "reproduction" / "fedfomo-dp"
     files = sorted(root.glob("*.toml"))
     assert files
     for file in files:

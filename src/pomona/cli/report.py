@@ -56,9 +56,12 @@ def report(
     scenarios: Annotated[
         bool, Parameter(negative="", help="of a bench: also a report of each scenario's runs, below scenarios/")
     ] = False,
+    reference: Annotated[
+        Path | None, Parameter(help="of a bench: a TOML file of numbers to stand beside ours; the suite's if not given")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Write the report page of recorded runs, or a bench's comparison with the paper that it reproduces.
+    """Write the report page of recorded runs, or of a bench, beside the reference numbers that its suite names.
 
     Parameters
     ----------
@@ -69,9 +72,11 @@ def report(
     """
     wanted = forms(figures)
     if not _bench(runs):
+        if reference:
+            raise ConfigError("--reference is for the page of a bench; give a folder that `pomona bench` wrote")
         page, others = _reported(runs, to, wanted), []
     else:
-        page = _compared(runs[0], to, wanted)
+        page = _compared(runs[0], to, wanted, reference)
         others = _by_scenario(runs[0], to, wanted) if scenarios else []
     if json:
         emit({"report": page, **({"scenarios": others} if others else {})})
@@ -87,11 +92,13 @@ def _bench(runs: tuple[Path, ...]) -> bool:
     return bool(found)
 
 
-def _compared(bench: Path, to: Path | None, wanted: Sequence[str]) -> Path:
+def _compared(bench: Path, to: Path | None, wanted: Sequence[str], reference: Path | None) -> Path:
     from pomona.experiments import load as load_bench
+    from pomona.experiments.reference import read_reference
     from pomona.results.web.comparison_page import write
 
-    return write(load_bench(bench), to or bench, wanted)
+    known = read_reference(reference) if reference else None
+    return write(load_bench(bench), to or bench, wanted, known)
 
 
 def _by_scenario(bench: Path, to: Path | None, wanted: Sequence[str]) -> list[Path]:

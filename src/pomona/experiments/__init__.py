@@ -1,7 +1,7 @@
 """Benches: grids of scenarios, methods and seeds, each method tuned with the same budget; parallel and resumable.
 
 import pomona.experiments
-bench = pomona.experiments.run(Path("suites/digits.toml"), Path("bench/digits"))
+bench = pomona.experiments.run(Path("mine.toml"), Path("bench/digits"))
 bench.rows[0]["test_accuracy_at_last_mean"]
 """
 

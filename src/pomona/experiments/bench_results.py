@@ -83,13 +83,14 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
     made_with = {json.dumps(v.figures["versions"]) for v in own.values() if v.figures}
     results = {
         "schema": SCHEMA,
-        **{key: getattr(suite, key) for key in ("title", "paper", "table", "note", "own")},
+        **{key: getattr(suite, key) for key in ("title", "note", "own")},
+        "reference": suite.reference and suite.reference.model_dump(mode="json", exclude_unset=True),
         "size": size,
         "seeds": list(part.seeds or ()),
         "tuning": {"points": part.points, "seed": suite.search_seed, "rule": RULE},
         "scenarios": {
-            name: {"table": c.table or suite.table, "setting": c.setting, "dataset": c.dataset}
-            for name, c in suite.scenario.items()
+            name: {"title": column.title}
+            for name, column in suite.scenario.items()
             if name in {g.scenario for g in groups}
         },
         "methods": {

@@ -125,9 +125,7 @@ def reasons(results: Results) -> dict[str, list[str]]:
 
 
 def _about(results: Results) -> str:
-    named = {column["table"] for column in results["scenarios"].values() if column["table"]}
-    tables = results["table"] or " and ".join(sorted(named))
-    paper = f"Table {tables} of {results['paper']}. " if tables else ""
+    reference = f"To be compared with {results['reference']['title']}. " if results["reference"] else ""
     tuning = results["tuning"]
     searched = any(r["search"] for r in results["results"])
     tuned = (
@@ -138,7 +136,7 @@ def _about(results: Results) -> str:
     )
     seeds = ", ".join(map(str, results["seeds"]))
     return (
-        f"{paper}Size {results['size']}, seeds {seeds}. {tuned} A value is the mean over clients of the "
+        f"{reference}Size {results['size']}, seeds {seeds}. {tuned} A value is the mean over clients of the "
         "method's headline model, each client counting once; then mean ± standard deviation over seeds (how many of "
         f"them).{' ' + results['note'] if results['note'] else ''}"
     )
@@ -146,7 +144,7 @@ def _about(results: Results) -> str:
 
 def metric(result: Mapping[str, Any]) -> Metric:
     """Return the metric of a result's runs."""
-    own = (c["figures"].get("metric", ACCURACY.name) for c in result["cells"] if c["figures"])
+    own = (c["figures"]["metric"] for c in result["cells"] if c["figures"])
     return metric_named(next(own, ACCURACY.name))
 
 
@@ -176,8 +174,8 @@ def values(results: Results, moment: str) -> dict[tuple[str, str], str]:
 
 
 def _value(spread: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metric over seeds; older results have only accuracy."""
-    own: Mapping[str, Any] = spread.get("value") or spread["accuracy"]
+    """Return the metric over seeds."""
+    own: Mapping[str, Any] = spread["value"]
     return own
 
 

@@ -1,22 +1,15 @@
-"""Suites bundled with the package: tables of papers, and small benches of its own."""
+"""Suites that come with the package, in the folder ``suites`` beside this file."""
 
 from pathlib import Path
 
-import pomona
 from pomona.core.errors import ConfigError, near
 
-PACKAGE = Path(pomona.__file__).parent
-
-
-def folder() -> Path:
-    """Return the folder of the suites: inside an installed package, or in a checkout beside ``src``."""
-    inside = PACKAGE / "suites"
-    return inside if inside.is_dir() else PACKAGE.parents[1] / "suites"
+FOLDER = Path(__file__).parent / "suites"
 
 
 def suites() -> dict[str, Path]:
     """Return the file of each suite by name, in alphabetical order."""
-    return {file.stem: file for file in sorted(folder().glob("*.toml"))}
+    return {file.stem: file for file in sorted(FOLDER.glob("*.toml"))}
 
 
 def suite_file(named: str) -> Path:

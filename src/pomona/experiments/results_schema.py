@@ -1,20 +1,31 @@
 """Types with bounds for a bench's results as read from ``results.json``.
 
-Other keys are kept unchanged and never used in computations. Results of earlier versions lack some values.
+Other keys are kept unchanged and never used in computations.
 """
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from pomona.core.bounds import Count, Line, Number, Seconds, Within
+from pomona.experiments.reference import Reference
 from pomona.experiments.suite import Name
+from pomona.metrics.metric import METRICS, is_own
 from pomona.record.events import MOST, Figure, Figures, Kind
 
 Values = Annotated[list[Figure], Field(max_length=MOST)]
 State = Literal["waiting", "finished", "failed", "data missing"]
 Words = dict[Line, Line]
 Tree = dict[Line, Any]
+
+
+def _metric(name: str) -> str:
+    if not is_own(name) and name not in METRICS:
+        raise ValueError("no metric has this name")
+    return name
+
+
+MetricName = Annotated[Line, AfterValidator(_metric)]
 
 
 class _Spread(Kind):
@@ -25,7 +36,7 @@ class _Spread(Kind):
 
 class _Moment(Kind):
     round: Number
-    value: Values = Field(default=[])
+    value: Values
     accuracy: Values
     loss: Values
     samples: list[Count]
@@ -33,7 +44,7 @@ class _Moment(Kind):
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        if len({len(v) for v in (self.value or self.accuracy, self.accuracy, self.loss, self.samples)}) > 1:
+        if len({len(v) for v in (self.value, self.accuracy, self.loss, self.samples)}) > 1:
             raise ValueError("there must be one value for each client")
         return self
 
@@ -46,14 +57,14 @@ class _Moments(Kind):
 class _Curve(Kind):
     round: list[Number]
     test_accuracy: Values
-    test_value: Values = Field(default=[])
-    test_accuracy_pooled: Values = Field(default=[])
+    test_value: Values
+    test_accuracy_pooled: Values
     validation_value: Values
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        value = self.test_value or self.round
-        if len({len(v) for v in (self.round, self.test_accuracy, value, self.validation_value)}) > 1:
+        columns = (self.round, self.test_accuracy, self.test_value, self.test_accuracy_pooled, self.validation_value)
+        if len({len(column) for column in columns}) > 1:
             raise ValueError("there must be one value for each round")
         return self
 
@@ -68,7 +79,7 @@ class _Spent(Kind):
 
 class _Figures(Kind):
     headline: Line
-    metric: Line = ""
+    metric: MetricName
     parameters: Count
     clients: Annotated[list[Line], Field(max_length=MOST)]
     rounds: Number
@@ -125,10 +136,9 @@ class SavedResults(Kind):
     """``results.json``."""
 
     title: Line
-    paper: Line
-    table: Line
     note: Line
-    own: list[Line] = Field(default=[])
+    own: list[Line]
+    reference: Reference | None
     size: Line
     seeds: list[Count]
     tuning: _Tuning

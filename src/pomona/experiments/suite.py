@@ -36,6 +36,7 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, flat, leaves, read_tree
 from pomona.data.catalogue import data_dir
+from pomona.experiments.reference import Reference, read_reference
 from pomona.methods import METHODS, is_known
 
 Size = Literal["smoke", "cpu", "full"]
@@ -72,15 +73,13 @@ class ScenarioPart(Part):
     """A column of the table."""
 
     methods: tuple[str, ...] = Field(default=(), description="Rows it has; all if empty.")
-    table: str | None = Field(default=None, description="Table of the paper, where not the suite's.")
-    setting: str = Field(default="", description="The paper's name for the setting.")
-    dataset: str = Field(default="", description="The paper's name for the data set.")
+    title: str = Field(default="", description="Its name in tables, and in a file of reference numbers.")
 
 
 class MethodPart(Part):
     """A row of the table."""
 
-    row: str = Field(default="", description="The paper's name for the row.")
+    row: str = Field(default="", description="Its name in tables, and in a file of reference numbers.")
     search: Space = Field(default={}, description="Dotted keys and the values to try, beside the suite's own.")
     at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
 
@@ -101,12 +100,11 @@ class Suite(Settings):
     """A grid of scenarios, methods and seeds."""
 
     title: str = Field(min_length=1, description="What the table shows, in one line.")
-    paper: str = Field(default="", description="The paper whose table it is.")
-    table: str = Field(default="", description="The table's number in the paper.")
-    note: str = Field(default="", description="What differs from the paper, for people.")
-    own: tuple[str, ...] = Field(
-        default=(), description="Rows that are tested against every other; those of the paper's methods if empty."
+    reference: Reference | None = Field(
+        default=None, description="File of the numbers that stand beside ours, relative to the suite's."
     )
+    note: str = Field(default="", description="What a reader of the table should know.")
+    own: tuple[str, ...] = Field(default=(), description="Rows that are tested against every other.")
     seeds: Seeds = Field(default=(0,), description="Seeds of the cells.")
     points: int = Field(
         default=1, ge=1, le=MOST_POINTS, description="Settings tried for a method, at most; 1: none is searched."
@@ -210,8 +208,11 @@ def read_suite(source: Path | Mapping[str, Any] | Suite) -> Suite:
     if isinstance(source, Suite):
         return source
     where = f"{source}: " if isinstance(source, Path) else ""
+    tree, folder = (read_tree(source), source.parent) if isinstance(source, Path) else (dict(source), Path())
+    if isinstance(tree.get("reference"), str):
+        tree["reference"] = read_reference(folder / tree["reference"])
     try:
-        return Suite.model_validate(read_tree(source) if isinstance(source, Path) else dict(source))
+        return Suite.model_validate(tree)
     except ValidationError as fault:
         raise ConfigError(where + "; ".join(_explain(dict(e)) for e in fault.errors())) from None
 

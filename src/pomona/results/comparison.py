@@ -1,17 +1,24 @@
-"""A bench's results beside the paper's: one record per scenario and method, from which the tables are built."""
+"""A bench's results beside reference numbers: one record per scenario and method, from which the tables are built."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from pomona.core.errors import ConfigError
 from pomona.core.table import NOTHING
 from pomona.experiments import Bench
+from pomona.experiments.reference import (
+    AVERAGES,
+    Average,
+    Number,
+    Reference,
+    ReferenceScenario,
+)
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.metrics.nan_safe import defined, row_means
-from pomona.results.paper_tables import COUNTED, Count, Printed, printed
 
 
 def told(value: Spread | None, metric: Metric) -> str:
@@ -23,26 +30,57 @@ def told(value: Spread | None, metric: Metric) -> str:
 
 
 @dataclass(frozen=True)
+class Printed:
+    """What the reference has for one scenario and method; None where it has nothing."""
+
+    number: Number | None = None
+    epsilon: Number | None = None
+    minutes: Number | None = None
+    minutes_a_round: Number | None = None
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, known: ReferenceScenario, row: str) -> "Printed":
+        """Look up a method by its row."""
+        return cls(
+            known.numbers.get(row),
+            known.epsilon.get(row),
+            known.minutes.get(row),
+            known.minutes_a_round.get(row),
+            known.chosen.get(row, {}),
+        )
+
+    @property
+    def value(self) -> float | None:
+        """The number that stands beside ours, in the unit of the metric's heading."""
+        return self.number.value if self.number and not isinstance(self.number.value, str) else None
+
+    @property
+    def notes(self) -> list[str]:
+        """Peculiarities of its numbers."""
+        numbers = (self.number, self.epsilon, self.minutes, self.minutes_a_round)
+        return [number.note for number in numbers if number and number.note]
+
+
+@dataclass(frozen=True)
 class ComparisonRow:
     """One scenario and method of a bench.
 
     Attributes:
-        scenario, method: names in the suite; ``row``, ``setting``, ``dataset``: the paper's, or the suite's.
-        table: the paper's table with this column.
+        scenario, method: names in the suite.
+        column, row: names in tables.
         state, reason: as in the results.
-        metric: accuracy for a comparison with a paper, which gives accuracies; else the runs' headline metric.
+        metric: the reference's for a comparison with one; else the runs' headline metric.
         settings: of its runs, as a tree.
         chosen, tried: the chosen point, and the number of points tried.
         cells: the finished ones.
-        printed: the paper's accuracies and other figures, by the suffix of the row's name ("" for the accuracy).
+        printed: the reference's numbers.
     """
 
     scenario: str
     method: str
+    column: str
     row: str
-    setting: str
-    dataset: str
-    table: str
     state: str
     reason: str
     metric: Metric
@@ -50,14 +88,9 @@ class ComparisonRow:
     chosen: Mapping[str, Any]
     tried: int
     cells: tuple[Mapping[str, Any], ...]
-    printed: Mapping[str, Printed]
+    printed: Printed
 
-    @property
-    def column(self) -> str:
-        """The scenario in the paper's words."""
-        return f"{self.dataset}, {self.setting}" if self.dataset and self.setting else self.scenario
-
-    def values(self, count: Count) -> list[float | None]:
+    def values(self, count: Average) -> list[float | None]:
         """Return the metric of the method's headline model, one value per seed, for one way of counting."""
         return [_value(cell["figures"], self.metric, count) for cell in self.cells]
 
@@ -82,49 +115,52 @@ def _judged(figures: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of(moment: Mapping[str, Any], metric: Metric) -> list[float | None]:
-    """Return one value per client; benches of earlier versions have only accuracies."""
+    """Return one value per client."""
     return list(moment["accuracy" if metric == ACCURACY else "value"])
 
 
-def _value(figures: Mapping[str, Any], metric: Metric, count: Count) -> float | None:
-    if count.average == "samples" and not metric.pools:
+def _value(figures: Mapping[str, Any], metric: Metric, count: Average) -> float | None:
+    if count.over == "samples" and not metric.pools:
         return None
     if count.moment == "best_test":
         means = "test_accuracy" if metric == ACCURACY else "test_value"
         pooled = "test_accuracy_pooled" if metric == ACCURACY else ""
-        # A bench of an earlier version has no pooled curve.
-        return metric.best(figures["curve"].get(means if count.average == "clients" else pooled, ()))
+        return metric.best(figures["curve"].get(means if count.over == "clients" else pooled, ()))
     moment = _judged(figures).get(count.moment)
     if not moment:
         return None
-    weights = moment["samples"] if count.average == "samples" else 1.0
+    weights = moment["samples"] if count.over == "samples" else 1.0
     return defined(row_means(np.array([_of(moment, metric)], dtype=float), weights)[0])
 
 
-def _metric(results: Mapping[str, Any], result: Mapping[str, Any]) -> Metric:
-    named = [cell["figures"].get("metric") for cell in result["cells"] if cell["figures"]]
-    return ACCURACY if results["paper"] or not named or not named[0] else metric_named(named[0])
+def _metric(reference: Reference | None, result: Mapping[str, Any]) -> Metric:
+    """Return the metric of a result's numbers. Raises ConfigError if they cannot be compared with the reference's."""
+    named = next((cell["figures"]["metric"] for cell in result["cells"] if cell["figures"]), ACCURACY.name)
+    wanted = reference.metric if reference else named
+    if wanted not in (named, ACCURACY.name):
+        raise ConfigError(
+            f"the reference numbers are of {wanted}, those of {result['method']} in {result['scenario']} of {named}; "
+            "give numbers of the same metric"
+        )
+    return metric_named(wanted)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A bench compared with its paper.
+    """A bench compared with reference numbers, if there are some.
 
     Attributes:
         bench: the results.
+        reference: the numbers' file.
         entries: one per scenario and method, in the suite's order.
-        count: the paper's way of counting; without a paper, the client mean in the best validation round, as in the
+        count: how the reference counts; without one, the client mean in the best validation round, as in the
             terminal and ``table.md``, or in the last round without validation samples.
     """
 
     bench: Bench
+    reference: Reference | None
     entries: tuple[ComparisonRow, ...]
-    count: Count
-
-    @property
-    def paper(self) -> str:
-        """The paper's key; empty if the suite has none."""
-        return str(self.bench.results["paper"])
+    count: Average
 
     @property
     def scenarios(self) -> list[str]:
@@ -146,7 +182,7 @@ class Comparison:
         return [e for e in self.entries if e.scenario == scenario]
 
     def ours(self, entry: ComparisonRow) -> Spread | None:
-        """Return an entry's metric over seeds, by the paper's way of counting; None without a result."""
+        """Return an entry's metric over seeds, by the reference's way of counting; None without a result."""
         return spread(entry.values(self.count))
 
     def at(self, scenario: str, method: str) -> ComparisonRow | None:
@@ -154,38 +190,39 @@ class Comparison:
         return next((e for e in self.entries if (e.scenario, e.method) == (scenario, method)), None)
 
 
-def comparison(bench: Bench) -> Comparison:
-    """Combine a bench's results with its paper's figures."""
+def comparison(bench: Bench, reference: Reference | None = None) -> Comparison:
+    """Combine a bench's results with reference numbers: the given ones, or those that its suite names.
+
+    Raises:
+        ConfigError: the reference's numbers are of another metric than the bench's.
+    """
     results = bench.results
-    entries = tuple(_entry(results, r) for r in results["results"])
+    if reference is None and results["reference"]:
+        reference = Reference.model_validate(results["reference"])
+    entries = tuple(_entry(results, r, reference) for r in results["results"])
+    if reference:
+        return Comparison(bench, reference, entries, AVERAGES[reference.average])
     validated = any(_judged(c["figures"]).get("best_validation") for e in entries for c in e.cells)
-    own = Count("best_validation" if validated else "last", "clients")
-    return Comparison(bench, entries, COUNTED.get(results["paper"], own))
+    count = AVERAGES["best_validation" if validated else "last"]
+    return Comparison(bench, None, entries, count)
 
 
-def _entry(results: Mapping[str, Any], result: Mapping[str, Any]) -> ComparisonRow:
-    column = results["scenarios"][result["scenario"]]
+def _entry(results: Mapping[str, Any], result: Mapping[str, Any], reference: Reference | None) -> ComparisonRow:
     method = results["methods"][result["method"]]
+    column = results["scenarios"][result["scenario"]]["title"] or result["scenario"]
     row = method["row"] or method.get("presentation", {}).get("title") or result["method"]
     reasons = [c["reason"] for c in (*result["cells"], *result["search"]) if c["reason"]]
-    figures = {
-        key[2].removeprefix(row).removeprefix(" :: "): figure
-        for key, figure in printed(results["paper"], column["table"]).items()
-        if key[:2] == (column["setting"], column["dataset"]) and key[2].split(" :: ")[0] == row
-    }
     return ComparisonRow(
         scenario=result["scenario"],
         method=result["method"],
+        column=column,
         row=row,
-        setting=column["setting"],
-        dataset=column["dataset"],
-        table=column["table"],
         state=result["state"],
         reason=reasons[0] if reasons else "",
-        metric=_metric(results, result),
+        metric=_metric(reference, result),
         settings=result["settings"] or {},
         chosen=result["chosen"] or {},
         tried=len(result["search"]),
         cells=tuple(c for c in result["cells"] if c["figures"]),
-        printed=figures,
+        printed=Printed.of(reference.of(column), row) if reference else Printed(),
     )

@@ -1,4 +1,4 @@
-"""Comparison of a real, tiny bench with the paper."""
+"""Comparison of a real, tiny bench with reference numbers."""
 
 import copy
 import csv
@@ -8,17 +8,19 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 import pytest
+import tomli_w
 
 from pdflatex import compiled
 from pomona.cli import main
+from pomona.core.errors import ConfigError
 from pomona.core.table import csv_text
 from pomona.experiments import load
+from pomona.experiments.reference import AVERAGES, Reference
 from pomona.results.comparison import comparison
 from pomona.results.figures.comparison_figures import ablations, curves, who_benefits
 from pomona.results.figures.figure import FORMS
-from pomona.results.paper_tables import COUNTS
 from pomona.results.tables.client_tests import gains, paired, spread_table, wilcoxon_table
-from pomona.results.tables.comparison_tables import grid, records
+from pomona.results.tables.comparison_tables import grid, privacy, records
 from pomona.results.tables.cost import cost_table
 from pomona.results.tables.speed import first_at, speed_table
 from pomona.results.text.discussion import sentences
@@ -33,14 +35,16 @@ def test_the_table_has_the_papers_figures_beside_ours(tiny):
     assert table.header[1:3] == ["MNIST, pathological: paper", "MNIST, pathological: ours"]
     assert table.rows[0][:3] == ["Separate", "97.34", f"{fmean(best):.2f} ± {stdev(best):.2f} (2)"]
     assert [row[-2:] for row in table.rows] == [[p, "data missing"] for p in ("61.36", "53.83", "86.39")]
-    assert (2, 1) in table.marked  # the paper's best of the three rows: 99.77
+    assert (2, 1) in table.marked  # the paper's best of the three rows
+    assert table.rows[2][1] == "99.77*"  # it has a note
+    assert "in the best round on test, as in table 1 of a paper;" in table.notes[0]
 
 
 def test_the_records_are_numbers(tiny):
     lines = list(csv.DictReader(io.StringIO(csv_text(records(comparison(tiny))))))
     assert len(lines) == 9
     one = lines[0]
-    assert float(one["difference_points"]) == pytest.approx(100 * float(one["best_test_mean"]) - 97.34, abs=1e-3)
+    assert float(one["difference"]) == pytest.approx(100 * float(one["best_test_mean"]) - 97.34, abs=1e-3)
     assert (lines[-1]["state"], lines[-1]["n"], lines[-1]["last_mean"]) == ("data missing", "0", "")
 
 
@@ -105,20 +109,56 @@ def test_a_target_is_reached_by_the_first_value_that_has_it():
     assert first_at([2, 4], [0.5, 0.6], 0.61) is None
 
 
-def test_a_suite_without_a_paper_names_the_rows_that_are_tested(tiny):
-    named = replace(tiny, results={**tiny.results, "paper": "", "own": ["fedavg"]})
+def test_a_suite_names_the_rows_that_are_tested(tiny):
+    named = replace(tiny, results={**tiny.results, "own": ["fedavg"]})
     lines = wilcoxon_table(comparison(named)).rows
     assert {(row[1], row[2]) for row in lines} == {("FedAvg", "Separate"), ("FedAvg", "APPLE, mu!=0")}
-    assert wilcoxon_table(comparison(replace(tiny, results={**tiny.results, "paper": ""}))) is None
+    assert wilcoxon_table(comparison(replace(tiny, results={**tiny.results, "own": []}))) is None
+
+
+OWN = {
+    "title": "last year's runs",
+    "average": "last",
+    "scenario": {"MNIST, pathological": {"numbers": {"FedAvg": 70.0}, "minutes": {"FedAvg": 3}, "epsilon": {"FedAvg": "infinite"}}},
+}  # fmt: skip
+
+
+def test_a_reader_compares_with_numbers_of_their_own(tiny):
+    """They take the place of those that the suite names, with their own way of counting."""
+    made = comparison(tiny, Reference.model_validate(OWN))
+    lasts = [100 * fmean(c["figures"]["models"][c["figures"]["headline"]]["last"]["accuracy"])
+             for c in made.at("one", "fedavg").cells]  # fmt: skip
+    table = grid(made)
+    assert table.header[1:3] == ["MNIST, pathological: reference", "MNIST, pathological: ours"]
+    assert table.rows[1][1:3] == ["70", f"{fmean(lasts):.2f} ± {stdev(lasts):.2f} (2)"]
+    assert "as in last year's runs" in table.notes[0]
+    assert cost_table(made).rows[1][-2:] == ["3", "-"]
+    assert privacy(made).rows[0][-2:] == ["-", "infinite"]
+    said = dict(sentences(made))["MNIST, pathological"]
+    assert said[0].endswith(" The reference does not state its settings; these are ours.")
+
+
+def test_without_reference_numbers_ours_stand_alone(tiny):
+    made = comparison(replace(tiny, results={**tiny.results, "reference": None}))
+    table = grid(made)
+    assert table.header == ["method", "MNIST, pathological", "MNIST, practical", "PathMNIST, practical"]
+    assert str(made.count) in table.notes[0]
+    assert dict(sentences(made))["MNIST, pathological"] == []
+
+
+def test_numbers_of_another_metric_are_refused(tiny):
+    with pytest.raises(ConfigError, match="the reference numbers are of auroc, those of separate in one of accuracy"):
+        comparison(tiny, Reference.model_validate({**OWN, "metric": "auroc"}))
 
 
 def test_differences_are_facts_of_the_runs(tiny):
     said = dict(sentences(comparison(tiny)))
     first = " ".join(said["MNIST, pathological"])
-    assert "digits stands in for MNIST" in first
+    assert "digits stands in for mnist" in first
     assert "rounds 3, not 160" in first
     assert "network mlp, not lenet" in first
     assert "of 3 pairs" in first
+    assert "APPLE, mu!=0, the paper's figure*: read off." in first
     assert said["PathMNIST, practical"] == [
         "Every method: data missing. Fetch MedMNIST v2 (Yang et al. 2023), 28 x 28; “pomona data list” says where it is "
         "looked for."
@@ -171,6 +211,21 @@ def test_report_knows_a_bench_by_its_results(tiny, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "comparison.html")
 
 
+def test_a_file_of_reference_numbers_is_given_on_the_command_line(tiny, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(tomli_w.dumps(OWN))
+    words = ["report", str(tiny.folder), "--out", str(tmp_path), "--reference", str(tmp_path / "mine.toml")]
+    assert called(words) == 0
+    assert "Last year's runs beside ours." in (tmp_path / "comparison.md").read_text()
+    (tmp_path / "mine.toml").write_text("averag = 'last'\n")
+    assert called(words) == 2
+    err = capsys.readouterr().err
+    assert "mine.toml: " in err
+    assert "did you mean average" in err
+    run = tiny.folder / tiny.results["results"][0]["cells"][0]["folder"]
+    assert called(["report", str(run), *words[2:]]) == 2
+    assert "--reference is for the page of a bench" in capsys.readouterr().err
+
+
 def test_a_bench_is_reported_alone(tiny, tmp_path, capsys):
     assert called(["report", str(tiny.folder), str(tmp_path)]) != 0
     assert "give one bench, or run folders" in capsys.readouterr().err
@@ -187,7 +242,7 @@ def called(words):
 def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
     """Two methods, two clients, mean absolute errors: the smaller is bold, gains are positive, the largest is worst."""
     errors = {"separate": (0.5, 0.9), "fedavg": (0.4, 1.0)}
-    results = copy.deepcopy(dict(tiny.results)) | {"paper": "", "table": ""}
+    results = copy.deepcopy(dict(tiny.results)) | {"reference": None}
     results["results"] = [r for r in results["results"] if (r["scenario"], r["method"]) in {("one", m) for m in errors}]
     for result in results["results"]:
         own = errors[result["method"]]
@@ -209,7 +264,7 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
     lines = {row[1]: row for row in spread_table(made).rows}
     assert lines["FedAvg"][3] == "1 ± 0 (2)"  # the worst is the largest
     assert lines["FedAvg"][-1] == "50"  # one of two clients is hurt
-    assert made.at("one", "fedavg").values(COUNTS["last_pooled"]) == [pytest.approx((10 * 0.4 + 30 * 1.0) / 40)] * 2
+    assert made.at("one", "fedavg").values(AVERAGES["last_pooled"]) == [pytest.approx((10 * 0.4 + 30 * 1.0) / 40)] * 2
     assert curves(made, "one").figure.axes[0].get_ylabel() == "test mean absolute error"
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.client_statistics import holm, spread, summarize, wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow, told
-from pomona.results.paper_tables import OWN
 from pomona.results.run_numbers import ALONE
 from pomona.results.tables.comparison_tables import headings
 
@@ -88,7 +87,7 @@ def spread_table(made: Comparison) -> Table | None:
 
 
 def wilcoxon_table(made: Comparison) -> Table | None:
-    """Return Wilcoxon's signed-rank test over clients: the suite's or the paper's own methods against all others."""
+    """Return Wilcoxon's signed-rank test over clients: the suite's own methods against all others."""
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
         "Two-sided test of the values of the same clients, each its mean over seeds, in the round best on validation; "
@@ -101,8 +100,7 @@ def wilcoxon_table(made: Comparison) -> Table | None:
 
 def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:
     done = [e for e in entries if e.cells]
-    named = made.bench.results.get("own", ())
-    own = [e for e in done if e.method in named or (not named and e.row.startswith(OWN.get(made.paper, ())))]
+    own = [e for e in done if e.method in made.bench.results["own"]]
     found = []
     for one in own:
         for other in done:

@@ -1,32 +1,19 @@
-"""Tables of results: the paper's figures beside ours, ranks, chosen settings, epsilon."""
+"""Tables of results: reference numbers beside ours, ranks, chosen settings, epsilon."""
 
 from collections.abc import Iterable, Sequence
 
 from pomona.core.table import NOTHING, Table
+from pomona.experiments.bench_table import point
+from pomona.experiments.reference import AVERAGES, ROUNDS, Number
 from pomona.metrics.client_statistics import spread
 from pomona.metrics.metric import ACCURACY
 from pomona.results.comparison import Comparison, ComparisonRow, told
-from pomona.results.paper_tables import COUNTS, NAMES, ROUNDS, Printed
 from pomona.results.significance import LEVEL, Ranking
 
 
-def in_paper(figure: Printed | None) -> str:
-    """Format a figure as in the paper."""
-    if figure is None:
-        return NOTHING
-    if not isinstance(figure.value, int | float):
-        return figure.value or figure.note
-    return f"{figure.value:g}" if figure.std is None else f"{figure.value:g} ± {figure.std:g}"
-
-
-def accuracy_of(entry: ComparisonRow) -> float | None:
-    """Return the paper's accuracy in percent, None if there is none."""
-    figure = entry.printed.get("")
-    return (
-        float(figure.value)
-        if figure and figure.unit == "accuracy_pct" and isinstance(figure.value, int | float)
-        else None
-    )
+def as_printed(number: Number | None) -> str:
+    """Format a reference number as it is printed; a dash if there is none."""
+    return NOTHING if number is None else str(number)
 
 
 def state(entry: ComparisonRow, text: str) -> str:
@@ -35,18 +22,20 @@ def state(entry: ComparisonRow, text: str) -> str:
 
 
 def grid(made: Comparison) -> Table:
-    """Return the paper's table beside ours; the shorter of methods and scenarios becomes the columns."""
-    paper = NAMES.get(made.paper, "")
-    sides = {False: "paper", True: "ours"} if paper else {True: "ours"}
+    """Return the reference's table beside ours; the shorter of methods and scenarios becomes the columns."""
+    compared = any(e.printed.number for e in made.entries)
+    sides = {True: "ours"}
+    if made.reference and compared:
+        sides = {False: made.reference.label, True: "ours"}
     columns = {s: made.of(s)[0].column for s in made.scenarios}
     names = _rows_by_method(made)
     upright = len(columns) <= len(names)
     down, across = (names, columns) if upright else (columns, names)
     entries = [[made.at(*((other, own) if upright else (own, other))) for other in across] for own in down]
     cells = _cells(made, entries, list(sides))
-    header = [f"{name}: {side}" if paper else name for name in across.values() for side in sides.values()]
+    header = [f"{name}: {side}" if compared else name for name in across.values() for side in sides.values()]
     header.insert(0, "method" if upright else "scenario")
-    title = "The table beside ours" if paper else "Results"
+    title = "The table beside ours" if compared else "Results"
     return Table("results", title, [_grid_note(made)], header, _named(down.values(), cells), marked=_bold(cells))
 
 
@@ -57,8 +46,9 @@ def _rows_by_method(made: Comparison) -> dict[str, str]:
 
 
 def _grid_note(made: Comparison) -> str:
-    counting = f"{made.count}, as the {NAMES[made.paper]} paper counts" if made.paper in NAMES else str(made.count)
-    values = "ours is" if made.paper in NAMES else "values are"
+    counting, values = str(made.count), "values are"
+    if made.reference:
+        counting, values = f"{made.count}, as in {made.reference.title}", "ours is"
     return (
         f"Test {headings(made)}, {counting}; {values} mean ± standard deviation over seeds (how many). The best of "
         "each scenario is bold."
@@ -98,8 +88,8 @@ def headings(made: Comparison) -> str:
 def _text(entry: ComparisonRow, made: Comparison, ours: bool) -> str:
     if ours:
         return state(entry, told(made.ours(entry), entry.metric))
-    figure = entry.printed.get("")
-    return in_paper(figure) + ("*" if figure and figure.note else "")
+    number = entry.printed.number
+    return as_printed(number) + ("*" if number and number.note else "")
 
 
 def _best(made: Comparison, scenario: str) -> set[tuple[str, bool]]:
@@ -113,7 +103,7 @@ def _best(made: Comparison, scenario: str) -> set[tuple[str, bool]]:
 
 def _mean(entry: ComparisonRow, made: Comparison, ours: bool) -> float | None:
     if not ours:
-        return accuracy_of(entry)
+        return entry.printed.value
     own = made.ours(entry)
     return own.mean if own else None
 
@@ -121,21 +111,24 @@ def _mean(entry: ComparisonRow, made: Comparison, ours: bool) -> float | None:
 def records(made: Comparison) -> list[dict[str, str]]:
     """Return all information on every cell, one record each, for the CSV.
 
-    Values are shares, not percent; the difference is ours minus the paper's, in points.
+    Ours are shares, not percent; the reference and the difference to it are in the unit of the metric's heading.
     """
     return [_record(made, entry) for entry in made.entries]
 
 
 def _record(made: Comparison, e: ComparisonRow) -> dict[str, str]:
-    spreads = {name: spread(e.values(count)) for name, count in COUNTS.items()}
-    own, figure, cell = made.ours(e), accuracy_of(e), e.printed.get("")
-    keys = ("scenario", "setting", "dataset", "method", "row", "state")
+    spreads = {name: spread(e.values(count)) for name, count in AVERAGES.items()}
+    own, printed = made.ours(e), e.printed.value
     numbers = {f"{name}_{what}": getattr(s, what, None) for name, s in spreads.items() for what in ("mean", "std")}
-    numbers["paper"] = figure
-    numbers["paper_std"] = cell.std if cell and figure is not None else None
-    numbers["difference_points"] = 100 * own.mean - figure if own and figure is not None else None
+    numbers["reference"] = printed
+    numbers["reference_std"] = e.printed.number.std if e.printed.number else None
+    numbers["difference"] = e.metric.scaled(own.mean) - printed if own and printed is not None else None
     return {
-        **{key: getattr(e, key) for key in keys},
+        "scenario": e.scenario,
+        "title": e.column,
+        "method": e.method,
+        "row": e.row,
+        "state": e.state,
         "n": str(len(e.cells)),
         "metric": e.metric.name,
         **{key: "" if value is None else f"{value:.6g}" for key, value in numbers.items()},
@@ -145,35 +138,35 @@ def _record(made: Comparison, e: ComparisonRow) -> dict[str, str]:
 def moments(made: Comparison) -> Table:
     """Return our results in all three counted rounds, over clients and over samples."""
     done = [e for e in made.entries if e.cells]
-    counts = [c for c in COUNTS.values() if any(v is not None for e in done for v in e.values(c))]
+    counts = [c for c in AVERAGES.values() if any(v is not None for e in done for v in e.values(c))]
     rows = [[e.column, e.row, *(told(spread(e.values(count)), e.metric) for count in counts)] for e in done]
     note = (
         f"Test {headings(made)}. Over clients each client counts once; over samples each test sample does. The best "
         "round on test is chosen by test data, so it is optimistic, and the more so the more often a run is evaluated; "
         "the one best on validation is not."
     )
-    header = [f"{ROUNDS[count.moment]}, over {count.average}" for count in counts]
-    title = "Ours, by what counts" if made.paper in NAMES else "By what counts"
+    header = [f"{ROUNDS[count.moment]}, over {count.over}" for count in counts]
+    title = "Ours, by what counts" if made.reference else "By what counts"
     return Table("moments", title, [note], ["scenario", "method", *header], rows, range(2))
 
 
 def chosen(made: Comparison) -> Table | None:
-    """Return the settings chosen by a search; with APPLE's table 3, beside the paper's."""
+    """Return the settings chosen by a search, beside those of the reference."""
     found = [e for e in made.entries if e.tried and e.cells]
     if not found:
         return None
-    printed = any(f.unit == "hyperparameter" for e in found for f in e.printed.values())
+    compared = any(e.printed.chosen for e in found)
     rows = [
         [
             e.column,
             e.row,
             str(e.tried),
-            " ".join(f"{k}={v}" for k, v in e.chosen.items()) or NOTHING,
-            *([", ".join(f"{k} {in_paper(f)}" for k, f in e.printed.items())] if printed else []),
+            point(e.chosen) or NOTHING,
+            *([point(e.printed.chosen) or NOTHING] if compared else []),
         ]
         for e in found
     ]
-    header = ["scenario", "method", "points tried", "chosen", *(["the paper's"] if printed else [])]
+    header = ["scenario", "method", "points tried", "chosen", *([_label(made)] if compared else [])]
     tuning = made.bench.results["tuning"]
     note = f"Tried on seed {tuning['seed']}; chosen was {tuning['rule']}. Test data chose nothing."
     return Table("chosen", "Settings searched", [note], header, rows, range(2))
@@ -205,16 +198,20 @@ def rank_table(ranking: Ranking) -> Table:
 
 
 def privacy(made: Comparison) -> Table | None:
-    """Return epsilon beside the paper's."""
+    """Return epsilon beside the reference's."""
     rows = []
     for e in made.entries:
         spent = [c["figures"]["privacy"]["epsilon"] for c in e.cells if c["figures"]["privacy"]]
-        if spent or "epsilon" in e.printed:
+        if spent or e.printed.epsilon:
             ours = state(e, NOTHING if not spent else "unbounded" if None in spent else f"{max(spent):.3g}")
-            rows.append([e.column, e.row, ours, in_paper(e.printed.get("epsilon"))])
+            rows.append([e.column, e.row, ours, as_printed(e.printed.epsilon)])
     note = (
         "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling rate, the noise, the "
         "steps and delta alone."
     )
-    header = ["scenario", "method", "ours", "paper"]
+    header = ["scenario", "method", "ours", _label(made)]
     return Table("epsilon", "Privacy spent", [note], header, rows, range(2)) if rows else None
+
+
+def _label(made: Comparison) -> str:
+    return made.reference.label if made.reference else "reference"

@@ -6,7 +6,7 @@ from typing import Any
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.client_statistics import spread
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.tables.comparison_tables import in_paper
+from pomona.results.tables.comparison_tables import as_printed
 
 SHARE = 0.99
 FLOAT = 4  # bytes
@@ -22,7 +22,8 @@ def converged(rounds: Sequence[int], accuracy: Sequence[float | None]) -> int | 
 
 def cost_table(made: Comparison) -> Table | None:
     """Return traffic and time of every cell."""
-    said = any("total time" in e.printed for e in made.entries)
+    said = any(e.printed.minutes for e in made.entries)
+    label = made.reference.label if made.reference else ""
     rows = [_line(e, made.bench.timing, said) for e in made.entries if e.cells]
     header = [
         "scenario",
@@ -34,7 +35,7 @@ def cost_table(made: Comparison) -> Table | None:
         "seconds",
         "rounds to 99 %",
         "seconds to 99 %",
-        *(["paper: minutes", "paper: minutes a round"] if said else []),
+        *([f"{label}: minutes", f"{label}: minutes a round"] if said else []),
     ]
     note = (
         "Models and megabytes (10⁶ bytes), down and up, are means over clients and rounds. Seconds are wall time of "
@@ -63,7 +64,7 @@ def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], said: boo
         _mean([s[-1] for s in seconds if s], ".1f"),
         _mean(ends, ".1f"),
         _mean(after, ".1f"),
-        *([in_paper(entry.printed.get(key)) for key in ("total time", "time per iteration")] if said else []),
+        *([as_printed(entry.printed.minutes), as_printed(entry.printed.minutes_a_round)] if said else []),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Generated sentences on differences from the paper: settings, leading methods and levels."""
+"""Generated sentences on differences from reference numbers: settings, leading methods and levels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,10 @@ import numpy as np
 from pomona.core.bounds import plain
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
+from pomona.experiments.reference import Reference
 from pomona.metrics.client_statistics import Spread, wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.paper_tables import NAMES, data_of, stated
 from pomona.results.tables.client_tests import paired
-from pomona.results.tables.comparison_tables import accuracy_of
 
 WORDS = {
     "clients": "clients",
@@ -34,17 +33,19 @@ def sentences(made: Comparison) -> list[tuple[str, list[str]]]:
 
 def _column(made: Comparison, entries: Sequence[ComparisonRow]) -> list[str]:
     done = [e for e in entries if e.cells]
-    sentences = _missing(entries)
-    if done and made.paper in NAMES:
-        sentences += [*_runs(made, done[0]), *_order(made, done), *_level(made, done), *_notes(done)]
+    known = made.reference
+    sentences = _missing(entries, known)
+    if done and known:
+        sentences += _runs(known, done[0])
+        sentences += [*_order(made, known, done), *_level(made, known, done), *_notes(known, done)]
     return sentences
 
 
-def _missing(entries: Sequence[ComparisonRow]) -> list[str]:
+def _missing(entries: Sequence[ComparisonRow], reference: Reference | None) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for e in entries:
         if not e.cells:
-            reasons.setdefault((e.state, _reason(e)), []).append(e.row)
+            reasons.setdefault((e.state, _reason(e, reference)), []).append(e.row)
     every = len(entries)
     return [
         f"{'Every method' if len(rows) == every else ', '.join(rows)}: {state}{'. ' + reason if reason else ''}."
@@ -52,83 +53,85 @@ def _missing(entries: Sequence[ComparisonRow]) -> list[str]:
     ]
 
 
-def _reason(entry: ComparisonRow) -> str:
+def _reason(entry: ComparisonRow, reference: Reference | None) -> str:
     """Return the reason for a missing result; for missing data, what to download."""
-    known = CATALOGUE.get(data_of(entry.dataset) or "")
+    stated = reference.stated(entry.column) if reference else {}
+    known = CATALOGUE.get(flat(entry.settings).get("data.name") or stated.get("data.name", ""))
     if entry.state == "data missing" and known:
         return f"Fetch {known.source}; “pomona data list” says where it is looked for"
     return entry.reason.rstrip(".")
 
 
-def _runs(made: Comparison, entry: ComparisonRow) -> list[str]:
-    """Return settings that differ from the paper."""
-    own, theirs = flat(entry.settings), stated(made.paper, entry.setting)
-    other = [
-        f"{WORDS[key]} {plain(str(own[key]))}, not {value}"
+def _runs(reference: Reference, entry: ComparisonRow) -> list[str]:
+    """Return settings that differ from those that the reference states."""
+    own, theirs = flat(entry.settings), reference.stated(entry.column)
+    wanted, name = theirs.pop("data.name", None), own.get("data.name")
+    facts = []
+    if wanted not in (None, name):
+        facts.append(f"{plain(str(name))} stands in for {wanted}, so the levels have nothing to do with each other")
+    given = {part: own.get(f"data.{part}_limit") for part in ("train", "test")}
+    limits = [f"{most:,} {part} rows at most" for part, most in given.items() if isinstance(most, int)]
+    facts += [" and ".join(limits) + ", not all"] if limits else []
+    facts += [
+        f"{WORDS.get(key, key)} {plain(str(own[key]))}, not {plain(str(value))}"
         for key, value in theirs.items()
         if key in own and own[key] != value
     ]
-    known, name = data_of(entry.dataset), own.get("data.name")
-    data = []
-    if known and name != known:
-        data.append(
-            f"{plain(str(name))} stands in for {entry.dataset}, so the levels have nothing to do with each other"
-        )
-    given = {part: own.get(f"data.{part}_limit") for part in ("train", "test")}
-    limits = [f"{most:,} {part} rows at most" for part, most in given.items() if isinstance(most, int)]
-    data += [" and ".join(limits) + ", not all"] if limits else []
-    unsaid = "" if theirs else f" The {NAMES[made.paper]} paper does not state its settings; these are ours."
-    facts = [*data, *other]
-    return ([f"Ours has {'; '.join(facts)}.{unsaid}"] if facts else []) + (
-        [unsaid.strip()] if unsaid and not facts else []
-    )
+    sentences = [f"Ours has {'; '.join(facts)}."] if facts else []
+    if not theirs:
+        sentences.append(f"The {reference.label} does not state its settings; these are ours.")
+    return [" ".join(sentences)] if sentences else []
 
 
 @dataclass(frozen=True)
 class _Both:
-    """A method with both the paper's accuracy in percent, and ours as a share over seeds."""
+    """A method with both the reference's number, in the unit of the metric's heading, and ours over seeds."""
 
     entry: ComparisonRow
-    paper: float
+    theirs: float
     own: Spread
 
 
-def _order(made: Comparison, done: Sequence[ComparisonRow]) -> list[str]:
-    known = [
-        _Both(e, paper, own)
-        for e in done
-        if (paper := accuracy_of(e)) is not None and (own := made.ours(e)) is not None
-    ]
-    return [f"{_lead(known)} {_agreement(known)}"] if len(known) > 1 else []
+def _both(made: Comparison, done: Sequence[ComparisonRow]) -> list[_Both]:
+    found = [(e, e.printed.value, made.ours(e)) for e in done]
+    return [_Both(e, theirs, own) for e, theirs, own in found if theirs is not None and own]
 
 
-def _lead(known: Sequence[_Both]) -> str:
-    """Describe the leading methods here, and the rank of the paper's best."""
-    ours = sorted(known, key=lambda k: -k.own.mean)
-    leader, best = ours[0], max(known, key=lambda k: k.paper)
-    if leader.own.mean - best.own.mean < TIE:
-        level = [k.entry.row for k in ours if leader.own.mean - k.own.mean < TIE and k is not best]
-        return f"{best.entry.row} leads, as in the paper{', level with ' + ', '.join(level) if level else ''}."
+def _order(made: Comparison, reference: Reference, done: Sequence[ComparisonRow]) -> list[str]:
+    known = _both(made, done)
+    if len(known) < 2:
+        return []
+    return [f"{_lead(known, reference.label)} {_agreement(known, reference.label)}"]
+
+
+def _lead(known: Sequence[_Both], label: str) -> str:
+    """Describe the leading methods here, and the rank of the reference's best."""
+    metric = known[0].entry.metric
+    ours = sorted(known, key=lambda k: -metric.goodness(k.own.mean))
+    leader, best = ours[0], max(known, key=lambda k: metric.goodness(k.theirs))
+    if abs(leader.own.mean - best.own.mean) < TIE:
+        level = [k.entry.row for k in ours if abs(leader.own.mean - k.own.mean) < TIE and k is not best]
+        return f"{best.entry.row} leads, as in the {label}{', level with ' + ', '.join(level) if level else ''}."
     return (
-        f"The paper is led by {best.entry.row} ({best.paper:.2f}); here {leader.entry.row} leads "
-        f"({100 * leader.own.mean:.2f}) and {best.entry.row} comes {_ordinal(1 + ours.index(best))} "
-        f"({100 * best.own.mean:.2f}).{_margin(leader.entry, best.entry)}"
+        f"The {label} is led by {best.entry.row} ({best.theirs:.2f}); here {leader.entry.row} leads "
+        f"({metric.number(leader.own.mean)}) and {best.entry.row} comes {_ordinal(1 + ours.index(best))} "
+        f"({metric.number(best.own.mean)}).{_margin(leader.entry, best.entry)}"
     )
 
 
-def _agreement(known: Sequence[_Both]) -> str:
-    """Count the pairs of methods in the paper's order."""
+def _agreement(known: Sequence[_Both], label: str) -> str:
+    """Count the pairs of methods in the reference's order."""
     pairs = list(combinations(known, 2))
-    swapped = [(a, b) for a, b in pairs if (a.paper - b.paper) * (a.own.mean - b.own.mean) < 0]
+    swapped = [(a, b) for a, b in pairs if (a.theirs - b.theirs) * (a.own.mean - b.own.mean) < 0]
     close = sum(abs(a.own.mean - b.own.mean) <= max(a.own.std or 0, b.own.std or 0) for a, b in swapped)
     seeds = max(known, key=lambda k: k.own.mean).own.n
     within = f", {close} of them within a standard deviation over our seeds" if seeds > 1 and swapped else ""
     from scipy import stats  # late: a second, not needed for a page of one run
 
-    tau = stats.kendalltau([k.paper for k in known], [k.own.mean for k in known]).statistic
+    tau = stats.kendalltau([k.theirs for k in known], [k.own.mean for k in known]).statistic
     agree = "" if np.isnan(tau) else f" (Kendall's tau {tau:.2f})"
     kept = len(pairs) - len(swapped)
-    return f"{kept} of {len(pairs)} pairs of methods stand in the paper's order or tie{agree}{within}."
+    return f"{kept} of {len(pairs)} pairs of methods stand in the {label}'s order or tie{agree}{within}."
 
 
 def _margin(leader: ComparisonRow, best: ComparisonRow) -> str:
@@ -144,24 +147,22 @@ def _ordinal(place: int) -> str:
     return {1: "first", 2: "second", 3: "third"}.get(place, f"{place}th")
 
 
-def _level(made: Comparison, done: Sequence[ComparisonRow]) -> list[str]:
-    gaps = [
-        (e, 100 * own.mean - figure)
-        for e in done
-        if (own := made.ours(e)) is not None and (figure := accuracy_of(e)) is not None
-    ]
+def _level(made: Comparison, reference: Reference, done: Sequence[ComparisonRow]) -> list[str]:
+    metric = done[0].metric
+    gaps = [(both.entry, metric.scaled(both.own.mean) - both.theirs) for both in _both(made, done)]
     if not gaps:
         return []
-    middle = sorted(g for _, g in gaps)[len(gaps) // 2]
-    farthest = max(gaps, key=lambda g: abs(g[1]))
+    middle = sorted(gap for _, gap in gaps)[len(gaps) // 2]
+    farthest, most = max(gaps, key=lambda g: abs(g[1]))
+    form, unit = ("+.1f", " points") if metric.percent else (f"+{metric.style}", "")
     return [
-        f"Ours minus the paper's ({made.count}): median {middle:+.1f} points over {len(gaps)} methods, "
-        f"farthest {farthest[0].row} with {farthest[1]:+.1f}."
+        f"Ours minus the {reference.label}'s ({made.count}): median {middle:{form}}{unit} over {len(gaps)} methods, "
+        f"farthest {farthest.row} with {most:{form}}."
     ]
 
 
-def _notes(done: Sequence[ComparisonRow]) -> list[str]:
-    return [f"{e.row}, the paper's figure*: {f.note}." for e in done for f in e.printed.values() if f.note and f.value]
+def _notes(reference: Reference, done: Sequence[ComparisonRow]) -> list[str]:
+    return [f"{e.row}, the {reference.label}'s figure*: {note}." for e in done for note in e.printed.notes]
 
 
 def shared(made: Comparison) -> Mapping[str, Any]:

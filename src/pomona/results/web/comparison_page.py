@@ -11,28 +11,31 @@ from pomona.core.latex import latex
 from pomona.core.table import Table, csv_text, markdown
 from pomona.experiments import Bench
 from pomona.experiments.bench_table import still_to_run
+from pomona.experiments.reference import Reference
 from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.style import drawing
-from pomona.results.paper_tables import NAMES
 from pomona.results.significance import Ranking, ranking
 from pomona.results.tables import client_tests, comparison_tables, cost, speed
 from pomona.results.text.discussion import sentences, shared
 from pomona.results.web.page_writer import FIGURES, render, write_page
+from pomona.results.wording import capital
 
 PAGE, TEXT, LATEX, RECORDS = "comparison.html", "comparison.md", "comparison.tex", "comparison.csv"
 
 
-def write(bench: Bench, out: Path, forms: Sequence[str] = ()) -> Path:
+def write(bench: Bench, out: Path, forms: Sequence[str] = (), reference: Reference | None = None) -> Path:
     """Write ``comparison.html``, ``.md``, ``.tex`` and ``.csv`` into a folder; return the page's path.
 
-    The page embeds its figures. With forms, of ``FORMS``, they are also files in ``figures/``.
+    The page embeds its figures. With forms, of ``FORMS``, they are also files in ``figures/``. Ours stand beside the
+    reference numbers, those that the bench's suite names if none are given.
 
     Raises:
+        ConfigError: the reference numbers are of another metric.
         StorageError: ``out`` cannot be written.
     """
-    made = comparison(bench)
+    made = comparison(bench, reference)
     ranked = rank(made)
     tables = _tables(made, ranked)
     with drawing():
@@ -98,15 +101,14 @@ def opening(made: Comparison) -> list[str]:
     """Describe the page, in sentences."""
     own = made.bench.results
     counts = made.bench.counts
-    paper = (
-        f"Table {own['table']} of the {NAMES[made.paper]} paper beside ours. "
-        if made.paper in NAMES and own["table"]
-        else ""
-    )
     states = ", ".join(f"{n} {state}" for state, n in counts.items())
     seeds = ", ".join(map(str, own["seeds"]))
-    about = f"{paper}Size {own['size']}, seeds {seeds}; runs: {states}."
-    return [text for text in (about, still_to_run(own), own["note"]) if text]
+    about = f"Size {own['size']}, seeds {seeds}; runs: {states}."
+    source = ""
+    if known := made.reference:
+        about = f"{capital(known.title)} beside ours. {about}"
+        source = f"Source of the {known.label}'s numbers: {known.source}." if known.source else ""
+    return [text for text in (about, still_to_run(own), own["note"], source) if text]
 
 
 def _versions(made: Comparison) -> list[str]:

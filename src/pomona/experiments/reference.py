@@ -1,0 +1,143 @@
+"""Reference numbers: what a paper, or a reader, has measured of a suite's scenarios and methods.
+
+    title = "table 1 of the APPLE paper"
+    source = "Luo and Wu, IJCAI 2022"
+    average = "best_test"             # how its numbers are counted, a name in AVERAGES
+    label = "paper"                   # heading of its column, beside "ours"
+
+    [settings]                        # stated for all scenarios; differences from the runs are named
+    rounds = 160
+
+    [scenario."MNIST, pathological"]  # the scenario's title, or its name if it has none
+    settings.data.name = "mnist"
+    numbers.FedAvg = 95.71            # the method's row, or its name; percent where the metric is
+    numbers.APPLE = { value = 99.77, std = 0.1, note = "read from a plot" }
+
+A bench keeps the numbers that its suite names, so that its page can be written without the suite.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from pomona.core.bounds import Line, Measured
+from pomona.core.errors import ConfigError
+from pomona.core.settings import Settings
+from pomona.core.toml import leaves, read_tree, validated
+from pomona.metrics.metric import METRICS, is_own
+
+MOST = 10**4  # scenarios, and methods of each
+
+Moment = Literal["best_test", "best_validation", "last"]
+ROUNDS: dict[Moment, str] = {
+    "best_test": "best round on test",
+    "best_validation": "round best on validation",
+    "last": "last round",
+}
+
+
+class Average(NamedTuple):
+    """Definition of a reported number: its round, and what it is the mean of."""
+
+    moment: Moment
+    over: Literal["clients", "samples"]
+
+    def __str__(self) -> str:
+        if self.over == "clients":
+            return f"mean over clients in the {ROUNDS[self.moment]}"
+        return f"all test samples together, each counting once, in the {ROUNDS[self.moment]}"
+
+
+AverageName = Literal[
+    "best_test", "best_validation", "last", "best_test_pooled", "best_validation_pooled", "last_pooled"
+]
+AVERAGES: dict[AverageName, Average] = {
+    "best_test": Average("best_test", "clients"),
+    "best_validation": Average("best_validation", "clients"),
+    "last": Average("last", "clients"),
+    "best_test_pooled": Average("best_test", "samples"),
+    "best_validation_pooled": Average("best_validation", "samples"),
+    "last_pooled": Average("last", "samples"),
+}
+"""All averages, by their names in files and in ``comparison.csv``."""
+
+
+class Number(Settings):
+    """A number as printed, written alone where it has neither a deviation nor a note."""
+
+    value: Measured | Line = Field(description="The number; a word where none is printed, such as infinite.")
+    std: Measured | None = Field(default=None, description="Its standard deviation.")
+    note: Line = Field(default="", description="A peculiarity, shown below the table.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, given: Any) -> Any:
+        return {"value": given} if isinstance(given, int | float | str) else given
+
+    def __str__(self) -> str:
+        if isinstance(self.value, str):
+            return self.value
+        return f"{self.value:g}" if self.std is None else f"{self.value:g} ± {self.std:g}"
+
+
+Stated = Annotated[dict[Line, Any], BeforeValidator(leaves), Field(max_length=MOST)]
+Numbers = Annotated[dict[Line, Number], Field(max_length=MOST)]
+
+
+class ReferenceScenario(Settings):
+    """What is known of one scenario, by method."""
+
+    settings: Stated = Field(default={}, description="Settings stated for it, over the common ones.")
+    numbers: Numbers = Field(default={}, description="The metric on test data.")
+    epsilon: Numbers = Field(default={}, description="Privacy spent.")
+    minutes: Numbers = Field(default={}, description="Minutes of the whole training.")
+    minutes_a_round: Numbers = Field(default={}, description="Minutes of a round.")
+    chosen: dict[Line, Stated] = Field(default={}, max_length=MOST, description="Settings found by a search.")
+
+
+class Reference(Settings):
+    """A file of reference numbers."""
+
+    title: Line = Field(min_length=1, description="What the numbers are, such as: table 1 of the APPLE paper.")
+    source: Line = Field(default="", description="Where they are published.")
+    label: Line = Field(default="reference", min_length=1, description="Heading of its column.")
+    average: AverageName = Field(description="How the numbers are counted, and ours beside them.")
+    metric: str = Field(default="accuracy", description="The metric that they are of.")
+    settings: Stated = Field(default={}, description="Settings stated for all scenarios.")
+    scenario: dict[Line, ReferenceScenario] = Field(
+        default={}, max_length=MOST, description="Scenarios, by title, or by name if a scenario has no title."
+    )
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, metric: str) -> str:
+        if metric not in METRICS and not is_own(metric):
+            raise ValueError(f"known: {', '.join(METRICS)}")
+        return metric
+
+    @model_validator(mode="after")
+    def _compared(self) -> Self:
+        """Numbers that stand beside ours must be numbers."""
+        for name, scenario in self.scenario.items():
+            for method, number in scenario.numbers.items():
+                if isinstance(number.value, str):
+                    raise ValueError(f"scenario {name}, {method}: {number.value!r} is no number")
+        return self
+
+    def of(self, scenario: str) -> ReferenceScenario:
+        """Return what is known of a scenario."""
+        return self.scenario.get(scenario, ReferenceScenario())
+
+    def stated(self, scenario: str) -> dict[str, Any]:
+        """Return the settings stated for a scenario, by dotted key."""
+        return {**self.settings, **self.of(scenario).settings}
+
+
+def read_reference(path: Path) -> Reference:
+    """Read a file of reference numbers. Raises ConfigError with the file and every bad key or value."""
+    tree = read_tree(path)
+    try:
+        return validated(Reference, tree)
+    except ConfigError as fault:
+        raise ConfigError(f"{path}: {fault}") from None
