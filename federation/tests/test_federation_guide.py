@@ -21,6 +21,7 @@ from docs_blocks import Block, blocks
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "federation.md"
+REFERENCE = ROOT / "docs" / "federation-files.md"
 ADDRESS, PORT = "fl.example.org:8443", "port = 9094"
 FILE = re.compile(r"# (\S+\.(?:toml|py))\n")
 LIMIT = 1800.0  # seconds for all of it
@@ -154,13 +155,13 @@ def test_readers_see_which_machine_a_block_is_for(tmp_path):
 
 
 def policy(path: Path):
-    """A silo's rules, under a name; the guide's table explains all of them."""
+    """A silo's rules, under a name; the reference that the guide names explains all of them."""
     from pomona_federation.silo.studies.consent_rules import ConsentPolicy
 
     assert ConsentPolicy.of(path.parent)
-    table = GUIDE.read_text().partition("| key | a study fits if |")[2].partition("\n\n")[0]
-    explained = set(re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
-    assert explained == set(ConsentPolicy.model_fields) - {"otherwise"}
+    assert "federation-files.md#policytoml" in GUIDE.read_text()
+    table = REFERENCE.read_text().partition("\n## policy.toml\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(ConsentPolicy.model_fields)
     return SimpleNamespace(name="policy")
 
 
