@@ -21,9 +21,10 @@ from pomona.storage.lock import locked
 from pomona_federation.audit import Audit, read
 from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import server_metrics, silo_metrics
-from pomona_federation.monitoring.loopback import listening
-from pomona_federation.monitoring.metrics_app import metrics_app, of_server, of_silo
+from pomona_federation.monitoring.followed_file import Followed
+from pomona_federation.monitoring.metrics_app import listening, metrics_app, of_server, of_silo
 from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, Sample, rendered, together
+from pomona_federation.monitoring.watched_server import AuditedServer
 from pomona_federation.pki import certificates
 from pomona_federation.supervision.status_files import NODE, NodeStatus
 from test_preflight import command, kit
@@ -223,6 +224,30 @@ def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
         assert [v for (n, _), v in own.items() if n.startswith("pomona_silo_epsilon_accepted")] == (
             [1e6, 1e7] if place == 0 else []
         )
+
+
+def test_uplinks_are_counted_by_study_and_one_refused_as_it_came_once(tmp_path):
+    with Audit(tmp_path / "audit.jsonl") as audit:
+        audit.write("refused", silo="south", round=1, reason="the signature is not south's")
+        audit.write("admission", silo="south", round=1, admitted=False, reason="the signature is not south's")
+        audit.write("start", study="second")
+        audit.write("admission", silo="north", round=1, admitted=True, norms={"core": 2.0}, limits={"core": None})
+        audit.write("refused", silo="node 7", reason="signed by nobody")
+        audit.write("lost", process=[HOSTILE])
+    known = Followed(tmp_path / "audit.jsonl", AuditedServer).look()
+    own, second = known.studies[""], known.studies["second"]
+    assert (own.refused["south"], second.admitted["north"], second.refused.total()) == (1, 1, 0)
+
+
+def test_a_look_writes_nothing_and_takes_no_lock(ran, tmp_path):
+    server = copied(ran / "server", tmp_path / "server")
+
+    def files():
+        return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in server.rglob("*")}
+
+    before = files()
+    assert asked(of_server(server)).status_code == 200
+    assert files() == before
 
 
 def test_a_page_elsewhere_cannot_ask_under_a_name_of_its_own(ran):

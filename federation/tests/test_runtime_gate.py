@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 import uvicorn
 
 from pomona_federation import flower_internals
-from pomona_federation.monitoring.loopback import listening
+from pomona_federation.monitoring.metrics_app import listening
 from pomona_federation.silo.processes.supernode import OwnAccount
 
 OTHER = 23456

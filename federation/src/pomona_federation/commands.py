@@ -63,7 +63,6 @@ def _server() -> App:
         names = ("begin", "start") if name == "begin" else name
         study.command(f"{CLI}.studies:{'list_' if name == 'list' else name}", name=names, help=what)
     server.command(study)
-    server.command(f"{CLI}.monitoring:dashboard", name="dashboard", help="Serve a page of the state on loopback.")
     server.command(f"{CLI}.key_renewal:swap", name="renew-key", help="Let a silo's next key take its key's place.")
     return server
 

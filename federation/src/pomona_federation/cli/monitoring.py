@@ -1,4 +1,4 @@
-"""``pomona server metrics``, ``pomona silo metrics`` and ``pomona server dashboard``: read-only pages on loopback."""
+"""``pomona server metrics`` and ``pomona silo metrics``: read-only pages on loopback."""
 
 import sys
 from collections.abc import Callable
@@ -32,23 +32,9 @@ def silo(*, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), 
 
 
 def _serve(make: Callable[[], Any], port: int, where: str) -> None:
-    from pomona_federation.monitoring.loopback import serve
+    from pomona_federation.monitoring.metrics_app import serve
 
     try:
         serve(make, port, lambda taken: talk(where.format(taken)))
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def dashboard(
-    *, folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"), port: Port = 8050
-) -> None:
-    """Serve a page of the federation's state on loopback, read only; it opens only at the printed address."""
-    from pomona_federation.monitoring.loopback import require_web
-
-    require_web()
-    from pomona_federation.monitoring.dashboard_app import dashboard_app, new_token
-    from pomona_federation.monitoring.watched_server import WatchedServer
-
-    kit, token = WatchedServer.of(folder), new_token()
-    _serve(lambda: dashboard_app(kit, token), port, f"open http://127.0.0.1:{{}}/?token={token}")

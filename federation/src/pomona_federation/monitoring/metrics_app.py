@@ -1,15 +1,91 @@
 """``/metrics`` and ``/health`` of a server or a silo."""
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pomona.core.errors import PomonaError
+from pomona.core.errors import LockedError, PomonaError
 from pomona_federation.monitoring import server_metrics, silo_metrics
-from pomona_federation.monitoring.loopback import application
 from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, rendered, together
 from pomona_federation.monitoring.silo_metrics import WatchedSilo
 from pomona_federation.monitoring.watched_server import WatchedServer
+
+LOCAL = ["127.0.0.1", "localhost"]  # host names that a browser on this machine, or a tunnel, may use
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+AT_ONCE = 32  # most connections
+
+
+def application(routes: Sequence[Any]) -> Any:
+    """An ASGI application with Starlette's routes, for GET and HEAD only.
+
+    A request whose Host header names another machine is refused: a page elsewhere could let its own name point here.
+    """
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL, www_redirect=False)
+    app = Starlette(routes=list(routes), middleware=[hosts])
+    app.router.redirect_slashes = False  # the redirect would go to whatever the Host header contains after a colon
+    return Strict(app)
+
+
+class Strict:
+    """ASGI middleware that sets ``HEADERS`` on every answer."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on."""
+
+        async def sent(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                strict = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *strict]}
+            await send(message)
+
+        await self.app(scope, receive, sent)
+
+
+def listening(port: int) -> socket.socket:
+    """A socket on loopback; port 0 picks a free port. Raises LockedError for a port in use."""
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as fault:
+        raise LockedError(
+            f"127.0.0.1:{port}: {fault.strerror}; stop who listens there, or give another --port"
+        ) from None
+
+
+def serve(make: Callable[[], Any], port: int, say: Callable[[int], None]) -> None:
+    """Serve an application until a signal.
+
+    Args:
+        make: builds the application.
+        port: on loopback; 0 picks a free port.
+        say: called with the port when connections are accepted.
+
+    Raises LockedError.
+    """
+    import uvicorn
+
+    with listening(port) as taken:
+        settings = uvicorn.Config(
+            make(), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+            limit_concurrency=AT_ONCE, timeout_keep_alive=5, timeout_graceful_shutdown=2, lifespan="off",
+        )  # fmt: skip
+        say(taken.getsockname()[1])
+        uvicorn.Server(settings).run(sockets=[taken])
 
 
 class Report(NamedTuple):

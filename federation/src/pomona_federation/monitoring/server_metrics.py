@@ -43,7 +43,7 @@ def _run(study: StudyView) -> list[Family]:
         gauge(f"{PREFIX}_waiting_since_timestamp_seconds", "Since when answers are awaited.", waiting.get("since")),
         counters(
             f"{PREFIX}_bytes_total", "Bytes of models that were sent and received, all rounds.", "direction",
-            {"down": record.down.total(), "up": record.up.total()},
+            {"down": record.down, "up": record.up},
         ),
         counters(
             f"{PREFIX}_restarts_total", "Processes that were lost and started again.", "process",
@@ -52,8 +52,8 @@ def _run(study: StudyView) -> list[Family]:
         Family(
             f"{PREFIX}_metric", "gauge", "Mean over silos of the last evaluation of each kind.",
             tuple(
-                Sample(points[-1].mean, {"metric": record.metric, "model": key[0], "when": key[1], "split": key[2]})
-                for key, points in record.curves.items()
+                Sample(mean, {"metric": record.metric, "model": model, "when": when, "split": split})
+                for (model, when, split), mean in record.means.items()
             ),
         ),
     ]  # fmt: skip

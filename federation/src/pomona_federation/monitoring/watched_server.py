@@ -1,5 +1,7 @@
 """A server as operators see it: the state of its studies, their reports, and a bound on each silo's epsilon."""
 
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -7,12 +9,108 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError
+from pomona.metrics.client_statistics import summarize
+from pomona.record import events
 from pomona.record.events import EVENTS
+from pomona.record.rows import Evaluation
+from pomona.storage.hash_chain import parsed
 from pomona_federation import status
 from pomona_federation.agreement import Federation
-from pomona_federation.monitoring.run_history import AuditedServer, Followed, JudgedStudy, RecordedRun
+from pomona_federation.monitoring.followed_file import Followed
 from pomona_federation.server.studies.study_queue import QueuedStudy, StudyQueue
+
+SPOKE = {"present", "received"}  # events backed by a silo's own signature
+Key = tuple[str, str, str]  # model, when, split
+
+
+@dataclass
+class RecordedRun:
+    """The events of a run.
+
+    Attributes:
+        metric: the run's, as the record names it.
+        down, up: bytes of models, over all rounds and silos.
+        means: the last mean over silos, by model, moment and split.
+    """
+
+    metric: str = ""
+    down: int = 0
+    up: int = 0
+    means: dict[Key, float] = field(default_factory=dict)
+
+    def take(self, line: bytes) -> None:
+        """Add one event; an unreadable one is skipped."""
+        try:
+            event = events.read(line)
+        except ValueError:
+            return
+        match event["event"]:
+            case "start":
+                self.metric = event.get("metric", "")
+            case "round":
+                self.down += sum(event["bytes_down"])
+                self.up += sum(event["bytes_up"])
+            case "evaluation":
+                known = {k: event[k] for k in Evaluation.__dataclass_fields__ if k in event}
+                row: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+                one = Evaluation(**row)
+                mean = summarize(one.value, one.samples, metric=one.judged)["mean"]
+                if mean is not None and math.isfinite(mean):
+                    self.means[one.key] = mean
+
+
+@dataclass
+class JudgedStudy:
+    """One study in the audit log.
+
+    Attributes:
+        admitted, refused: uplinks by silo.
+        committed: time of the last round, in ISO 8601.
+    """
+
+    admitted: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    committed: str = ""
+
+
+@dataclass
+class AuditedServer:
+    """A server's audit log, which all its studies share.
+
+    Attributes:
+        seen: by silo, the time of its last message signed with its key, in ISO 8601.
+        lost: processes that had to be restarted, by name.
+        studies: by name, "" for the one that the kit came with.
+    """
+
+    seen: dict[str, str] = field(default_factory=dict)
+    lost: Counter[str] = field(default_factory=Counter)
+    studies: dict[str, JudgedStudy] = field(default_factory=lambda: defaultdict(JudgedStudy))
+    _study: str = ""  # the study whose lines follow
+
+    def take(self, line: bytes) -> None:
+        """Add one line; a piece cut short by a kill is skipped."""
+        fields = parsed(line)
+        if fields is None:
+            return
+        event, when, silo = (plain(str(fields.get(key, ""))) for key in ("event", "time", "silo"))
+        if event == "start":
+            self._study = plain(str(fields.get("study", "")))
+        elif event in SPOKE:
+            self.seen[silo] = when
+        elif event == "lost":
+            self.lost[plain(str(fields.get("process")), 40)] += 1
+        else:
+            self._judged(self.studies[self._study], event, when, silo, fields)
+
+    def _judged(self, study: JudgedStudy, event: str, when: str, silo: str, fields: dict[str, Any]) -> None:
+        if event == "round":
+            study.committed = when
+        elif event == "admission":
+            (study.admitted if fields.get("admitted") is True else study.refused)[silo] += 1
+
 
 AUDIT = "audit.jsonl"
 Row = dict[str, Any]
@@ -99,11 +197,6 @@ class WatchedServer:
         """The server of a kit. Raises ConfigError for a folder that is not a kit."""
         Federation.read(kit / "federation.toml")
         return cls(kit)
-
-    def study(self, name: str | None = None) -> StudyView:
-        """The current state of a study; None for the study that runs, or ran last. Raises StorageError, ConfigError."""
-        queue = StudyQueue(self.kit)
-        return self._view(queue, queue.current if name is None else queue.named(name))
 
     def studies(self) -> list[StudyView]:
         """The unfinished studies, and the last one that ran. Raises StorageError, ConfigError."""
