@@ -21,8 +21,8 @@ from pomona.federation.loop import round_of
 from pomona.federation.run_checks import bf16_instructions
 from pomona.methods.apple import APPLE
 from pomona.methods.base import Rows
-from pomona.objective.local_training import LocalTraining
 from pomona.objective.native_package import release
+from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from reference import AppleClient, Cnn, Mixture
 from rounds import noise, scenario_of

@@ -20,7 +20,7 @@ import torch
 from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree
 from pomona.data import read
-from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.dataset import DeviceDataset
 from pomona.objective.native_package import release
 from pomona.scenario import Scenario
 from reference import Client, Cnn, Processes

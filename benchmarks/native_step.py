@@ -28,9 +28,9 @@ from pomona.federation.schedule import round_of
 from pomona.methods.base import descend, moments_of
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.native_network import NativeNetwork
 from pomona.objective.native_package import release
-from pomona.objective.native_step import NativeStep
 from pomona.scenario import Scenario
 from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
@@ -96,8 +96,8 @@ def products(precision: str) -> dict[str, tuple[Work, int]]:
     x = torch.rand(4, 28, 28, 512)
     data = DeviceDataset(x, torch.zeros(4, dtype=torch.int64), None, None, {}, "classes")
     space = ParameterSpace(module)
-    native = NativeStep.of(module, space, data, cross_entropy, precision == "bf16")
-    if isinstance(native, NativeStep):
+    native = NativeNetwork.of(module, space, data, cross_entropy, precision == "bf16")
+    if isinstance(native, NativeNetwork):
         made["native"] = partial(native.outputs, space.pack(module), torch.arange(4)), 2 * 4 * 28 * 28 * 512 * 32
     return made
 

@@ -15,9 +15,9 @@ from pomona.config import read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
 from pomona.federation.loop import round_of
-from pomona.objective.interface import Objective
-from pomona.objective.local_training import LocalTraining
-from pomona.objective.stacked_gradients import StackedObjective
+from pomona.objective.objective import Objective
+from pomona.objective.stacked import StackedObjective
+from pomona.objective.training import LocalTraining
 from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 

@@ -13,7 +13,7 @@ import torch
 
 from pomona.config import Config, read_overrides, resolve
 from pomona.core.toml import Tree
-from pomona.objective import constant_features
+from pomona.objective.objective import ConstantFeatures
 from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, measured, publish
 
@@ -41,9 +41,9 @@ class Stage:
 
     def learn(self) -> None:
         """Run the round with the stage."""
-        of = constant_features.ConstantFeatures.of
+        of = ConstantFeatures.of
         kept = of if self.keeps else lambda _, __, make: make()
-        with patch.object(constant_features.ConstantFeatures, "of", kept):
+        with patch.object(ConstantFeatures, "of", kept):
             self.rounds.run()
         self.model = self.rounds.state
 

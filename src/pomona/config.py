@@ -34,8 +34,8 @@ from pomona.metrics.metric import METRICS, is_own
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
 from pomona.objective.augmentation import KINDS, Augmentation
+from pomona.objective.dataset import Precision
 from pomona.objective.range_test import ADAPTIVE_RATES, RATES
-from pomona.objective.row_gradients import Precision
 from pomona.partition import RECIPES, PartitionSettings
 from pomona.privacy.settings import Privacy
 

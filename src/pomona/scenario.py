@@ -31,12 +31,13 @@ from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import frozen, share
 from pomona.models.weights import initial as initial_weights
 from pomona.objective import augmentation, class_weights
-from pomona.objective.cached_features import cached
-from pomona.objective.device_dataset import DeviceDataset, as_learned
-from pomona.objective.native_step import NativeStep
-from pomona.objective.private_gradients import PrivateObjective
-from pomona.objective.row_gradients import Criterion, LoopObjective
-from pomona.objective.stacked_gradients import StackedObjective
+from pomona.objective.dataset import DeviceDataset, as_learned, cached
+from pomona.objective.native import NativeObjective
+from pomona.objective.native_network import NativeNetwork
+from pomona.objective.objective import Criterion, Objective
+from pomona.objective.private import PrivateObjective
+from pomona.objective.pytorch import TorchObjective
+from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide, usual
 from pomona.partition.divergence import label_counts
 from pomona.partition.file import FromFile
@@ -223,38 +224,38 @@ class Scenario:
         sizes = [len(rows.train) for rows in self.partition.clients]
         return [cost(n, c.adapt_rounds if i in unseen else c.rounds) for i, n in enumerate(sizes)]
 
-    def objective(self) -> LoopObjective | StackedObjective:
+    def objective(self) -> Objective:
         """Return the objective over this scenario's data, or over the features of a frozen part.
 
         Raises ConfigError if the engine is native and does not support this scenario.
         """
         module, space = self._seen_network()
-        # On a CPU convolutions are faster one client at a time; only the method's own algebra is shared.
-        flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         loss, precision = criterion(self.config.model, self.task), self.config.precision
         native = self._native(module, space, loss)
-        if isinstance(native, NativeStep):
-            return LoopObjective(module, space, self.resident, loss, precision, native)
+        if isinstance(native, NativeNetwork):
+            return NativeObjective(module, space, self.resident, loss, native, precision)
         if self.config.engine == "native":
             raise _not_possible(native)
+        # On a CPU convolutions are faster one client at a time; only the method's own algebra is shared.
+        flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         if self.config.rows > 1 and (flat or self.config.device != "cpu"):
             return StackedObjective(module, space, self.resident, loss, precision)
-        return LoopObjective(module, space, self.resident, loss, precision)
+        return TorchObjective(module, space, self.resident, loss, precision)
 
     def not_native(self) -> str:
         """Return why the native engine does not compute this scenario; empty if it does, or would if it were chosen."""
         native = self._native(*self._seen_network(), criterion(self.config.model, self.task))
         return native if isinstance(native, str) else ""
 
-    def _native(self, module: nn.Module, space: ParameterSpace, loss: Criterion) -> NativeStep | str:
+    def _native(self, module: nn.Module, space: ParameterSpace, loss: Criterion) -> NativeNetwork | str:
         """Return the native engine for this scenario, or why there is none."""
         if self.config.engine == "torch":
             return "engine = 'torch'"
         if self.config.privacy:
             return "private gradients are those of single samples"
-        native = NativeStep.of(module, space, self.resident, loss, self.config.precision == "bf16")
+        native = NativeNetwork.of(module, space, self.resident, loss, self.config.precision == "bf16")
         batch = min(self.config.batch_size, max(self.resident.sizes("train"), default=0))
-        if isinstance(native, NativeStep) and batch > native.most:
+        if isinstance(native, NativeNetwork) and batch > native.most:
             return f"a batch has {batch} samples, and of this network a call takes {native.most}; lower batch_size"
         return native
 

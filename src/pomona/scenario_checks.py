@@ -18,7 +18,7 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
 
     ``agreed``: whether the clients have agreed on class names before.
     """
-    from pomona.objective.private_gradients import refuse_statistics
+    from pomona.objective.private import refuse_statistics
     from pomona.privacy import releases
 
     assert config.privacy

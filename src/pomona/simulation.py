@@ -43,7 +43,7 @@ from pomona.lifecycle import (
     resume_point,
     status_kept,
 )
-from pomona.objective.local_training import When
+from pomona.objective.training import When
 from pomona.personal.collect import held_models, save_cards, save_mask_examples, save_models
 from pomona.record.reading import load
 from pomona.record.result import Result

@@ -11,7 +11,7 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import Dataset, DataSettings, image_arrays, read
 from pomona.data.validation import checked
-from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.dataset import DeviceDataset
 from pomona.partition.partition import ClientRows, Partition
 from pomona.personal import PersonalModel
 from pomona.personal.export import export

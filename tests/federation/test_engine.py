@@ -14,8 +14,8 @@ from pomona.federation import run_checks
 from pomona.federation.callbacks import NullCallback
 from pomona.lifecycle import versions
 from pomona.objective import native_package
+from pomona.objective.native_network import NativeNetwork
 from pomona.objective.native_package import INTERFACE, NativePackage, release
-from pomona.objective.native_step import NativeStep
 from pomona.scenario import Scenario
 from problems import tiny
 from representatives import representatives
@@ -117,13 +117,13 @@ def test_an_objective_of_the_native_engine_is_never_pytorchs_in_silence(missing)
 def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
     largest = max(len(c.train) for c in Scenario.prepare(tiny("fedavg")).partition.clients)
     whole = {"batch_size": 10**6}  # no batch has more samples than its client
-    monkeypatch.setattr(NativeStep, "most", largest - 1)
+    monkeypatch.setattr(NativeNetwork, "most", largest - 1)
     why = f"a batch has {largest} samples, and of this network a call takes {largest - 1}; lower batch_size"
     _, said = run(engine="auto", **whole)
     assert said == [f"engine = torch: {why}"]
     with pytest.raises(ConfigError, match=why):
         Scenario.prepare(tiny("fedavg", engine="native", **whole))
-    monkeypatch.setattr(NativeStep, "most", largest)
+    monkeypatch.setattr(NativeNetwork, "most", largest)
     assert Scenario.prepare(tiny("fedavg", engine="native", **whole)).not_native() == ""
 
 

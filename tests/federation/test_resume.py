@@ -428,13 +428,13 @@ def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path
         with pytest.raises(Stop):
             run("fedavg", tmp_path / "run")
     from pomona.core.errors import DivergedError
-    from pomona.objective.local_training import LocalTraining
+    from pomona.objective.pytorch import TorchObjective
 
-    def breaks(self, W, batch, criterion=None):
-        raise DivergedError(f"client {self.clients[0]}, round {self.round.number}, step {batch.step}: the loss is nan")
+    def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
+        raise DivergedError(f"client {views[0].client}, round {views[0].round}, step {views[0].step}: the loss is nan")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalTraining, "gradient", breaks)
+        patch.setattr(TorchObjective, "gradient", breaks)
         with pytest.raises(DivergedError, match="all clients of round 3 diverged: client 0, round 3, step 0"):
             run("fedavg", tmp_path / "run", resume=True)
     assert read_status(tmp_path / "run").round == 2
@@ -443,16 +443,16 @@ def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path
 
 def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(tmp_path, monkeypatch):
     from pomona.core.errors import DivergedError
-    from pomona.objective.local_training import LocalTraining
+    from pomona.objective.pytorch import TorchObjective
 
-    gradient, fault = LocalTraining.gradient, "client 2, round 2, step 1: the loss is nan; lower lr"
+    gradient, fault = TorchObjective.gradient, "client 2, round 2, step 1: the loss is nan; lower lr"
 
-    def breaks(self, W, batch, criterion=None):
-        if self.clients == (2,) and self.round.number == 2 and batch.step == 1:
+    def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
+        if any((view.client, view.round, view.step) == (2, 2, 1) for view in views):
             raise DivergedError(fault)
-        return gradient(self, W, batch, criterion)
+        return gradient(self, W, indices, criterion, above, views, kept)
 
-    monkeypatch.setattr(LocalTraining, "gradient", breaks)
+    monkeypatch.setattr(TorchObjective, "gradient", breaks)
     result = run("apple", tmp_path / "run")
     assert result.rounds[1].cohort == (0, 1, 3)
     assert result.rounds[1].refused == (f"{fault}; method.dr_lr may be too high, too",)

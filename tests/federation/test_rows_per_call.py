@@ -9,9 +9,8 @@ import pomona
 from pomona.core.errors import DivergedError
 from pomona.federation.calls import LARGEST_CALL, ROWS_A_CLIENT, by_worker, calls, grouped, spread
 from pomona.methods import METHODS
-from pomona.objective.local_training import LocalTraining
-from pomona.objective.row_gradients import LoopObjective
-from pomona.objective.stacked_gradients import StackedObjective
+from pomona.objective.pytorch import TorchObjective
+from pomona.objective.stacked import StackedObjective
 from pomona.scenario import Scenario
 from problems import tiny
 from representatives import KINDS_OF_METHOD, representatives
@@ -74,18 +73,18 @@ def test_rows_share_calls_whatever_the_workers(tmp_path):
 
 
 def test_the_engine_follows_from_network_and_setting():
-    assert isinstance(Scenario.prepare(tiny("fedavg")).objective(), LoopObjective)
+    assert isinstance(Scenario.prepare(tiny("fedavg")).objective(), TorchObjective)
     assert isinstance(Scenario.prepare(tiny("fedavg", rows_per_call=4)).objective(), StackedObjective)
 
 
 def test_one_diverging_client_of_a_call_leaves_the_others(monkeypatch):
-    gradient = LocalTraining.gradient
+    gradient = StackedObjective.gradient
 
-    def breaks(self, W, batch, criterion=None):
-        if 2 in self.clients[: len(W)] and self.round.number == 2:
+    def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
+        if any((view.client, view.round) == (2, 2) for view in views):
             raise DivergedError("client 2, round 2, step 0: the loss is nan; lower lr")
-        return gradient(self, W, batch, criterion)
+        return gradient(self, W, indices, criterion, above, views, kept)
 
-    monkeypatch.setattr(LocalTraining, "gradient", breaks)
+    monkeypatch.setattr(StackedObjective, "gradient", breaks)
     result = pomona.run(tiny("apple", rows_per_call=4))
     assert [r.cohort for r in result.rounds] == [(0, 1, 2, 3), (0, 1, 3), (0, 1, 2, 3)]

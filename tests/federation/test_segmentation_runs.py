@@ -12,8 +12,8 @@ from pomona.config import resolve
 from pomona.core.errors import DataError
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.metrics.overlap import dice, mean_dice
-from pomona.objective import row_gradients
-from pomona.objective.row_gradients import LoopObjective
+from pomona.objective import pytorch
+from pomona.objective.pytorch import TorchObjective
 from pomona.personal import PersonalModel
 from pomona.record.mask_examples import example, read
 from pomona.record.paired_gain import gains
@@ -77,7 +77,7 @@ def test_evaluation_sees_a_batch_at_a_time(masks, monkeypatch):
     outputs, targets = objective.outputs(row, 0, "train")
     whole = objective.batchwise(row, 0, "train", counts)
     seen = []
-    monkeypatch.setattr(row_gradients, "TARGETS_AT_ONCE", 3 * 64)
+    monkeypatch.setattr(pytorch, "TARGETS_AT_ONCE", 3 * 64)
 
     def counted(outputs, targets):
         seen.append(len(outputs))
@@ -112,11 +112,11 @@ def test_workers_and_resumption_give_the_same_bytes(masks, tmp_path, workers):
 
 def test_many_rows_at_a_time_are_as_one(masks):
     scenario = Scenario.prepare(resolve(settings(masks), {"rows_per_call": 3, "method": "apple"}))
-    from pomona.objective.stacked_gradients import StackedObjective
+    from pomona.objective.stacked import StackedObjective
 
     module, space = scenario._seen_network()
     loop = scenario.objective()
-    assert isinstance(loop, LoopObjective)  # convolutions on a CPU
+    assert isinstance(loop, TorchObjective)  # convolutions on a CPU
     stack = StackedObjective(module, space, scenario.resident, loop.criterion)
     W = torch.stack([scenario.initial(i) for i in range(3)])
     indices = [scenario.resident.rows["train"][i][: 4 - i] for i in range(3)]

@@ -10,8 +10,7 @@ from torch import nn
 import pomona
 from pomona.federation.examination import Examination
 from pomona.metrics.metric import ACCURACY
-from pomona.objective.estimated_statistics import Estimates
-from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.pytorch import Estimates, TorchObjective
 from pomona.scenario import Scenario
 from problems import tiny
 
@@ -52,9 +51,9 @@ def test_a_model_is_known_as_the_same_tensor_unchanged():
 
 def test_statistics_are_estimated_once_for_all_splits_and_anew_after_a_change(scenario, monkeypatch):
     objective, made = scenario.objective(), []
-    estimate = LoopObjective._estimate_statistics
+    estimate = TorchObjective._estimate_statistics
     monkeypatch.setattr(
-        LoopObjective, "_estimate_statistics", lambda self, n, c: made.append(c) or estimate(self, n, c)
+        TorchObjective, "_estimate_statistics", lambda self, n, c: made.append(c) or estimate(self, n, c)
     )
 
     def losses(row, client, split):
@@ -86,13 +85,13 @@ def test_a_run_with_batchnorm_is_what_it_is_without_sharing(name, monkeypatch):
 
 
 def test_at_the_end_each_model_passes_once_over_each_split(scenario, monkeypatch):
-    passes, batchwise = Counter(), LoopObjective.batchwise
+    passes, batchwise = Counter(), TorchObjective.batchwise
 
     def counted(self, row, client, split, of):
         passes[client, split] += 1
         return batchwise(self, row, client, split, of)
 
-    monkeypatch.setattr(LoopObjective, "batchwise", counted)
+    monkeypatch.setattr(TorchObjective, "batchwise", counted)
     row = scenario.initial()
     models = {("global", "received"): row, ("local", "trained"): row + 0.01}
     objective = scenario.objective()

@@ -15,7 +15,7 @@ from pomona.methods.apple import APPLE, choose, schedule
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.request_bank import fresh_first, limit, probabilities
 from pomona.methods.separate import Separate
-from pomona.objective.mixture import Mixture
+from pomona.objective.objective import Mixture
 from problems import Federation, a_round, quadratics
 
 

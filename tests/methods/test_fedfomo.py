@@ -15,7 +15,7 @@ from pomona.methods.fedfomo_ma import FedFomoMA
 from pomona.methods.fedfomo_server import ask, choose
 from pomona.methods.request_bank import limit
 from pomona.methods.separate import Separate
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.training import LocalTraining
 from problems import Federation, Quadratics, a_round, quadratics
 
 KINDS = [FedFomo, FedFomoMA]

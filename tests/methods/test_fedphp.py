@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvg, FedAvgLocal
 from pomona.methods.fedphp import TEMPERATURE, FedPHP, FedPHPState, Teacher, client, discrepancy
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from pomona.tasks import TASKS
 from problems import Federation, Quadratics, a_round, quadratics, tiny

@@ -9,7 +9,7 @@ import pomona
 from pomona.core.round import Roster
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedrod import FedRoD, added, balanced, log_counts
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from problems import Federation, Quadratics, a_round, quadratics, tiny
 

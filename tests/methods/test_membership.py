@@ -171,7 +171,7 @@ def test_apple_an_unseen_client_learns_its_relationships_alone():
     p0 = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
     p = p0.clone()
     problem, velocity = run.problem, torch.zeros(3, dtype=torch.float64)
-    from pomona.objective.local_training import LocalTraining
+    from pomona.objective.training import LocalTraining
 
     training = LocalTraining(problem, (2,), run.everybody, passes("scaffold", 10))
     for (batch,) in training.steps(3):

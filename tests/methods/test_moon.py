@@ -9,7 +9,7 @@ import pomona
 from pomona.core.round import Roster
 from pomona.methods.fixed_models import Cached
 from pomona.methods.moon import MOON, contrast, contrasted
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from problems import Federation, a_round, quadratics, tiny
 

@@ -11,7 +11,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.optimizer import Optimizer
 from pomona.methods import METHODS, base
 from pomona.methods.separate import Separate
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.training import LocalTraining
 from pomona.testing.problems import uneven
 from problems import Federation, Quadratics, a_round, quadratics
 

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.per_fedavg import PerFedAvg, curvature
 from pomona.objective.batches import Batch
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.training import LocalTraining
 from problems import Federation, Quadratics, a_round, quadratics
 
 PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
@@ -55,9 +55,9 @@ def test_an_inner_step_changes_the_outcome_and_its_batches_are_its_own():
     seen = []
 
     class Watched(Quadratics):
-        def gradient(self, W, indices, criterion=None, above=0, views=None):
+        def gradient(self, W, indices, *args, **more):
             seen.append(indices[0].tolist())
-            return super().gradient(W, indices, criterion)
+            return super().gradient(W, indices, *args, **more)
 
     run = Federation(PerFedAvg(alpha=0.1).method(), Watched(problem.targets, problem.rows))
     run.round(a_round(batch_size=2), ids=(0,))

@@ -12,7 +12,7 @@ from pomona.methods.fedavg import FedAvgLocal
 from pomona.methods.pgfed import PGFed, PGFedMo
 from pomona.methods.pgfed_private import choose
 from pomona.methods.pgfed_risks import risk
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.training import LocalTraining
 from problems import Federation, a_round, quadratics, tiny, uneven
 
 PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.03}

@@ -15,7 +15,7 @@ from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.federation.schedule import round_of
 from pomona.methods import METHODS
-from pomona.objective.local_training import STATISTICS
+from pomona.objective.training import STATISTICS
 from pomona.scenario import Scenario
 from problems import tiny
 from representatives import KINDS_OF_METHOD, representatives

@@ -16,12 +16,12 @@ from pomona.models import ModelSettings
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective import augmentation
 from pomona.objective.augmentation import KINDS, augmented, parsed
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.local_training import LocalTraining
-from pomona.objective.private_gradients import PrivateObjective
-from pomona.objective.row_gradients import LoopObjective
-from pomona.objective.stacked_gradients import StackedObjective
-from pomona.objective.training_view import View
+from pomona.objective.batches import View
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.private import PrivateObjective
+from pomona.objective.pytorch import TorchObjective
+from pomona.objective.stacked import StackedObjective
+from pomona.objective.training import LocalTraining
 from pomona.privacy.settings import Privacy
 from pomona.scenario import Scenario
 from pomona.tasks import TASKS
@@ -184,7 +184,7 @@ def network():
     return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4))
 
 
-def built(engine=LoopObjective, data=None):
+def built(engine=TorchObjective, data=None):
     module = network()
     space = ParameterSpace(module)
     objective = engine(module, space, data or resident(), criterion(ModelSettings(), TASKS["classes"]))

@@ -12,12 +12,12 @@ from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective import class_weights
+from pomona.objective.batches import View
 from pomona.objective.class_weights import masses, weights_of
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.private_gradients import PrivateObjective
-from pomona.objective.row_gradients import LoopObjective
-from pomona.objective.stacked_gradients import StackedObjective
-from pomona.objective.training_view import View
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.private import PrivateObjective
+from pomona.objective.pytorch import TorchObjective
+from pomona.objective.stacked import StackedObjective
 from pomona.privacy.settings import Privacy
 from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
@@ -79,7 +79,7 @@ def engines(tmp_path):
     module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, K))
     space = ParameterSpace(module)
     loss = criterion(ModelSettings(), TASKS["classes"])
-    loop = LoopObjective(module, space, data, loss)
+    loop = TorchObjective(module, space, data, loss)
     unclipped = Privacy(delta=1e-5, noise_multiplier=0, max_grad_norm=1e6, seed=1, acknowledge=("metrics",))
     private = PrivateObjective(loop, module, space, unclipped, tmp_path)
     return {"loop": loop, "stacked": StackedObjective(module, space, data, loss), "private": private}, module, space

@@ -8,9 +8,9 @@ import torch
 import pomona
 from pomona.methods.fedala import FedALA
 from pomona.models import ModelSettings
-from pomona.objective.constant_features import ConstantFeatures
-from pomona.objective.native_step import NativeStep
-from pomona.objective.training_view import View
+from pomona.objective.batches import View
+from pomona.objective.native_network import NativeNetwork
+from pomona.objective.objective import ConstantFeatures
 from pomona.scenario import Scenario
 from problems import tiny
 
@@ -35,7 +35,7 @@ def test_gradients_are_the_same_to_the_bit(model, augment):
             W[:, above:] += 0.1 * epoch  # the layers below stay
             for step, indices in enumerate(batches):
                 views = [View(0, 1, 1, "ala", step)]
-                losses, G = objective.gradient_above(W, indices, above, kept, views)
+                losses, G = objective.gradient(W, indices, above=above, views=views, kept=kept)
                 expected, wanted = objective.gradient(W, indices, None, above, views)
                 assert torch.equal(losses, expected)
                 assert torch.equal(G, wanted)
@@ -59,11 +59,11 @@ def test_beyond_the_limit_features_are_made_each_time():
 def test_a_run_of_fedala_is_the_same_and_its_stage_computes_lower_layers_once(monkeypatch, layers):
     def run():
         passes = []
-        below = NativeStep.below
-        monkeypatch.setattr(NativeStep, "below", lambda *a: passes.append(1) or below(*a))
+        below = NativeNetwork.below
+        monkeypatch.setattr(NativeNetwork, "below", lambda *a: passes.append(1) or below(*a))
         method = {"layers": layers, "stage_epochs": 6}
         result = pomona.run(tiny("fedala", method, **ROUNDS, workers=1))
-        monkeypatch.setattr(NativeStep, "below", below)
+        monkeypatch.setattr(NativeNetwork, "below", below)
         return result, len(passes)
 
     ours, fewer = run()

@@ -16,10 +16,10 @@ from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.private_gradients import PrivateObjective
-from pomona.objective.row_gradients import LoopObjective
-from pomona.objective.stacked_gradients import StackedObjective
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.private import PrivateObjective
+from pomona.objective.pytorch import TorchObjective
+from pomona.objective.stacked import StackedObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.settings import Privacy
 from problems import tiny
@@ -96,7 +96,7 @@ def test_every_path_gives_plain_pytorchs_gradient(tmp_path, name):
         if parameter.grad is not None:
             entry.view(expected).copy_(parameter.grad)
 
-    loop = LoopObjective(module, space, data, cross_entropy)
+    loop = TorchObjective(module, space, data, cross_entropy)
     settings = Privacy(noise_multiplier=0.0, max_grad_norm=1e6, delta=1e-5, seed=1)
     private = PrivateObjective(loop, NETWORKS[name](), space, settings, tmp_path)
     gradients = {
@@ -110,7 +110,7 @@ def test_every_path_gives_plain_pytorchs_gradient(tmp_path, name):
         assert_close(G, expected, atol=2e-6, rtol=1e-4, msg=lambda told, path=path: f"{path}: {told}")
 
 
-@pytest.mark.parametrize("engine", [LoopObjective, StackedObjective])
+@pytest.mark.parametrize("engine", [TorchObjective, StackedObjective])
 def test_products_with_the_hessian_are_the_gradients_differences(engine):
     """On a smooth network in float64: (g(w + t z) - g(w - t z)) / 2 t, off by t^2 and by rounding over t."""
     module = chain(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.AvgPool2d(2), width=27).double()

@@ -12,14 +12,12 @@ from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective import local_training
 from pomona.objective.batches import in_step, shuffled
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.pytorch import TorchObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
-from problems import a_round
 
 IMAGES = np.random.Generator(np.random.Philox(1)).integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
 LABELS = np.arange(40) % 5
@@ -38,7 +36,7 @@ def problem(model="small", buffers="local", precision="fp32"):
     module = build(ModelSettings(name=model), (1, 16, 16), 5, seed=3)
     space = ParameterSpace(module, buffers)
     data = DeviceDataset.of(dataset, Partition(clients, {}), "classes")
-    return LoopObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]), precision), space
+    return TorchObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]), precision), space
 
 
 def reference(model, indices):
@@ -78,7 +76,7 @@ def test_evaluation_does_not_depend_on_its_batches(monkeypatch):
     objective, space = problem()
     row = space.pack(build(ModelSettings(name="small"), (1, 16, 16), 5, seed=8))
     whole, _ = objective.outputs(row, 0, "train")
-    monkeypatch.setattr("pomona.objective.row_gradients.EVALUATION_BATCH", 4)
+    monkeypatch.setattr("pomona.objective.pytorch.EVALUATION_BATCH", 4)
     assert_close(objective.outputs(row, 0, "train")[0], whole)
 
 
@@ -114,7 +112,7 @@ def test_local_statistics_belong_to_the_model_and_the_clients_own_data():
     objective, _ = problem()
     module = Normed()
     space = ParameterSpace(module)
-    local = LoopObjective(module, space, objective.data, objective.criterion)
+    local = TorchObjective(module, space, objective.data, objective.criterion)
     row = space.pack(module)
     assert space.size == space.trained == 2 * 256 + 256 * 5 + 5
     outputs, _ = local.outputs(row, 0, "test")
@@ -128,7 +126,7 @@ def test_averaged_statistics_travel_in_the_row():
     space = ParameterSpace(module, "average")
     assert space.size == space.trained + 2 * 256
     objective, _ = problem()
-    average = LoopObjective(module, space, objective.data, objective.criterion)
+    average = TorchObjective(module, space, objective.data, objective.criterion)
     W = space.pack(module).unsqueeze(0)
     x = (torch.from_numpy(IMAGES[:15]).float().flatten(1) - 127.5) / 127.5
     _, G = average.gradient(W, [torch.arange(15)])
@@ -181,24 +179,3 @@ def test_ragged_clients_are_an_active_prefix(lengths):
     steps = list(in_step(streams, "training"))
     assert [len(s.indices) for s in steps] == [sum(n > t for n in lengths) for t in range(max(lengths))]
     assert [s.step for s in steps] == list(range(len(steps)))
-
-
-def test_what_an_objective_offers_is_looked_up_once_a_visit_however_many_steps(monkeypatch):
-    """A check of a protocol takes 0.1 ms: several a step were a seventh of a short run."""
-    asked = []
-
-    class Counted(type):
-        def __instancecheck__(cls, one):
-            asked.append(cls)
-            return False
-
-    for name in ("Guarded", "Reusing", "Stepping", "Mixing"):
-        monkeypatch.setattr(local_training, name, Counted(name, (), {}))
-    objective, _ = problem()
-    W, each = torch.zeros(1, 3), []
-    for epochs in (1, 5):
-        asked.clear()
-        training = local_training.LocalTraining(objective, (0,), None, a_round(batch_size=4))
-        steps = [(training.stepped(W, batch, W, training.round), training.mixes) for (batch,) in training.steps(epochs)]
-        each.append((len(steps), len(asked)))
-    assert each == [(4, 3), (20, 3)]  # of 15 samples; guarded, stepping, mixing

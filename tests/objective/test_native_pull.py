@@ -10,13 +10,11 @@ from pomona.core.round import Round
 from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective.constant_features import ConstantFeatures
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.mixture import Mixture
-from pomona.objective.native_step import NativeStep
-from pomona.objective.pull import Pull
-from pomona.objective.row_gradients import LoopObjective
-from pomona.objective.training_view import View
+from pomona.objective.batches import View
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.native import NativeObjective
+from pomona.objective.native_network import NativeNetwork
+from pomona.objective.objective import ConstantFeatures, Mixture, Pull
 
 native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
 KINDS = native.kinds()
@@ -33,8 +31,8 @@ class Problem:
         shift, scale = torch.full((3,), 127.5), torch.full((3,), 70.0)
         self.data = DeviceDataset(x, torch.arange(30) % 3, shift, scale, {"train": [torch.arange(30)]}, "classes")
         self.space = ParameterSpace(self.module)
-        step = NativeStep.of(self.module, self.space, self.data, cross_entropy, bf16, kind)
-        self.loop = LoopObjective(self.module, self.space, self.data, cross_entropy, native=step)
+        step = NativeNetwork.of(self.module, self.space, self.data, cross_entropy, bf16, kind)
+        self.loop = NativeObjective(self.module, self.space, self.data, cross_entropy, step)
         self.W = torch.stack([self.space.pack(self.module), torch.randn(self.space.size, generator=draw) / 20])
         self.batch = [torch.arange(6), torch.arange(9, 20)]
         self.near, self.beside = (torch.randn(2, self.space.size, generator=draw) / 10 for _ in range(2))
@@ -108,7 +106,7 @@ def test_features_that_stay_give_the_same_bits(model, bf16):
             W = problem.W.clone()
             W[:, above:] += moved
             whole = problem.loop.gradient(W, problem.batch, above=above, views=views)
-            parts = problem.loop.gradient_above(W, problem.batch, above, kept, views)
+            parts = problem.loop.gradient(W, problem.batch, above=above, views=views, kept=kept)
             assert torch.equal(parts[0], whole[0])
             assert torch.equal(parts[1], whole[1])
 
@@ -116,10 +114,10 @@ def test_features_that_stay_give_the_same_bits(model, bf16):
 def test_features_are_those_that_came_first():
     problem, kept, views = Problem(), ConstantFeatures(), [View(c, 0, 1, "ala", 0) for c in (0, 1)]
     above = problem.loop.layers[-1].start
-    first = problem.loop.gradient_above(problem.W, problem.batch, above, kept, views)
+    first = problem.loop.gradient(problem.W, problem.batch, above=above, views=views, kept=kept)
     other = problem.W.clone()
     other[:, :above] += 1
-    assert torch.equal(problem.loop.gradient_above(other, problem.batch, above, kept, views)[1], first[1])
+    assert torch.equal(problem.loop.gradient(other, problem.batch, above=above, views=views, kept=kept)[1], first[1])
     assert not torch.equal(problem.loop.gradient(other, problem.batch, above=above, views=views)[1], first[1])
 
 

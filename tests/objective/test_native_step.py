@@ -15,10 +15,12 @@ from pomona.core.round import Round
 from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective import native_step
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.native_step import NativeStep
-from pomona.objective.row_gradients import LoopObjective
+from pomona.objective import native_network
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.native import NativeObjective
+from pomona.objective.native_network import NativeNetwork
+from pomona.objective.optimizer_step import descend, moments_of
+from pomona.objective.pytorch import TorchObjective
 
 native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
 KINDS = native.kinds()
@@ -37,8 +39,8 @@ def samples(n, shape, seed=0, kind=np.uint8):
 
 
 def step_of(module, data, kind="", bf16=False):
-    made = NativeStep.of(module, ParameterSpace(module), data, cross_entropy, bf16, kind)
-    assert isinstance(made, NativeStep), made
+    made = NativeNetwork.of(module, ParameterSpace(module), data, cross_entropy, bf16, kind)
+    assert isinstance(made, NativeNetwork), made
     return made
 
 
@@ -178,7 +180,7 @@ def test_steps_are_those_of_pytorchs_sgd(momentum, decay):
     module = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2)
     data = samples(30, (9, 9, 3))
     space = ParameterSpace(module)
-    loop = LoopObjective(module, space, data, cross_entropy, native=step_of(module, data))
+    loop = NativeObjective(module, space, data, cross_entropy, step_of(module, data))
     W, moments = space.pack(module).unsqueeze(0), torch.zeros(1, space.size)
     round_ = sgd_round(momentum, decay)
     precise = nn.Sequential(*build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2).double().children())
@@ -194,23 +196,26 @@ def test_steps_are_those_of_pytorchs_sgd(momentum, decay):
     assert_close(moved, torch.cat([p.flatten() for p in precise.parameters()]).detach(), atol=2e-6, rtol=2e-6)
 
 
-def test_what_takes_no_plain_step_is_left_to_the_method():
+def test_a_step_of_another_optimizer_is_that_of_the_gradients():
     module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(30, (9, 9, 3))
     space = ParameterSpace(module)
     W = space.pack(module).unsqueeze(0)
-    by_torch = LoopObjective(module, space, data, cross_entropy)
-    by_native = LoopObjective(module, space, data, cross_entropy, native=step_of(module, data))
-    kept, batch = W.clone(), [torch.arange(6)]
-    sgd = sgd_round()
-    assert by_torch.step(W, batch, W[:, :0], sgd) is None
+    objective = NativeObjective(module, space, data, cross_entropy, step_of(module, data))
+    batch, part = [torch.arange(6)], space.layers[-1]
     for optimizer in (Optimizer(name="adam"), Optimizer(max_grad_norm=1.0)):
-        assert by_native.step(W, batch, W[:, :0], replace(sgd, optimizer=optimizer)) is None
-    assert torch.equal(W, kept)
+        round_ = replace(sgd_round(), optimizer=optimizer)
+        stepped, expected = W.clone(), W.clone()
+        losses = objective.step(stepped, batch, moments_of(W[:, part], round_), round_, part=part)
+        wanted, G = objective.gradient(W, batch, above=part.start)
+        descend(expected[:, part], G[:, part], moments_of(W[:, part], round_), round_)
+        assert torch.equal(losses, wanted)
+        assert torch.equal(stepped, expected)
+        assert not torch.equal(stepped, W)
 
 
 def test_nothing_is_computed_below_what_is_asked_for():
     module, data = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1), samples(8, (20, 20, 3))
-    loop = LoopObjective(module, ParameterSpace(module), data, cross_entropy, native=step_of(module, data))
+    loop = NativeObjective(module, ParameterSpace(module), data, cross_entropy, step_of(module, data))
     W, batch = loop.space.pack(module).unsqueeze(0), [torch.arange(6)]
     loss, whole = loop.gradient(W, batch)
     for layer in loop.layers:
@@ -237,8 +242,8 @@ def test_outputs_are_the_same_bits_in_parts_of_any_size(monkeypatch, bf16):
     row, batch, above = space.pack(module), made.resident(torch.arange(40)), space.layers[-2].start
     together = made.outputs(row, batch[1]), made.below(row, batch, above)
     for part in (1, 7, 39):
-        monkeypatch.setattr(native_step, "PARTS", made.most // part)
-        assert made.most // native_step.PARTS == part
+        monkeypatch.setattr(native_network, "PARTS", made.most // part)
+        assert made.most // native_network.PARTS == part
         assert torch.equal(made.outputs(row, batch[1]), together[0])
         assert torch.equal(made.below(row, batch, above), together[1])
 
@@ -261,8 +266,8 @@ def test_evaluation_and_features_are_pytorchs():
     module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(30, (9, 9, 3))
     space = ParameterSpace(module)
     row = space.pack(module)
-    by_torch = LoopObjective(module, space, data, cross_entropy)
-    by_native = LoopObjective(module, space, data, cross_entropy, native=step_of(module, data))
+    by_torch = TorchObjective(module, space, data, cross_entropy)
+    by_native = NativeObjective(module, space, data, cross_entropy, step_of(module, data))
     assert_close(by_native.outputs(row, 0, "test")[0], by_torch.outputs(row, 0, "test")[0], atol=1e-5, rtol=1e-5)
     assert_close(by_native.losses(row, 0, "test"), by_torch.losses(row, 0, "test"), atol=1e-5, rtol=1e-5)
     assert torch.equal(by_native.features(row, 0, "test"), by_torch.features(row, 0, "test"))
@@ -296,7 +301,7 @@ def test_a_diverged_model_has_no_finite_loss():
     ],
 )
 def test_other_networks_are_left_to_pytorch(module, shape, why):
-    found = NativeStep.of(module, ParameterSpace(module), samples(4, shape), cross_entropy, False)
+    found = NativeNetwork.of(module, ParameterSpace(module), samples(4, shape), cross_entropy, False)
     assert isinstance(found, str)
     assert why in found
 
@@ -304,9 +309,9 @@ def test_other_networks_are_left_to_pytorch(module, shape, why):
 def test_other_losses_and_samples_are_left_to_pytorch():
     module, data = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), samples(4, (2, 2, 3))
     space = ParameterSpace(module)
-    assert "cross-entropy" in NativeStep.of(module, space, data, nn.functional.cross_entropy, False)
+    assert "cross-entropy" in NativeNetwork.of(module, space, data, nn.functional.cross_entropy, False)
     wide = samples(4, (2, 2, 3), kind=np.float64)
-    assert "float64" in NativeStep.of(module, space, wide, cross_entropy, False)
+    assert "float64" in NativeNetwork.of(module, space, wide, cross_entropy, False)
 
 
 class Door:

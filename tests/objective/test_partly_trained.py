@@ -11,11 +11,10 @@ from pomona.data.dataset import Dataset
 from pomona.models import ModelSettings, build
 from pomona.models.frozen_prefix import cut
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective.cached_features import batches, cached
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.private_gradients import PrivateObjective
-from pomona.objective.row_gradients import LoopObjective
-from pomona.objective.stacked_gradients import StackedObjective
+from pomona.objective.dataset import DeviceDataset, batches, cached
+from pomona.objective.private import PrivateObjective
+from pomona.objective.pytorch import TorchObjective
+from pomona.objective.stacked import StackedObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.settings import Privacy
 from pomona.tasks import TASKS
@@ -50,7 +49,7 @@ def autograd(module, data, index):
 
 
 @pytest.mark.parametrize("settings", TRAINED)
-@pytest.mark.parametrize("engine", [LoopObjective, StackedObjective])
+@pytest.mark.parametrize("engine", [TorchObjective, StackedObjective])
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_gradient_is_that_of_the_trained_part(settings, engine, keep):
     data, module = resident(), network(**settings)
@@ -72,10 +71,10 @@ def test_what_is_kept_changes_no_output(settings):
     data, module = resident(), network(**settings)
     space, found = ParameterSpace(module), cut(module, torch.zeros(1, *SHAPE))
     row = space.pack(module)
-    objective = LoopObjective(found.rest, space, cached(found, data, "fp32"), LOSS)
+    objective = TorchObjective(found.rest, space, cached(found, data, "fp32"), LOSS)
     for split in ("train", "test"):
         outputs, targets = objective.outputs(row, 1, split)
-        expected, y = LoopObjective(network(**settings), space, data, LOSS).outputs(row, 1, split)
+        expected, y = TorchObjective(network(**settings), space, data, LOSS).outputs(row, 1, split)
         torch.testing.assert_close(outputs, expected)
         assert torch.equal(targets, y)
 
@@ -122,7 +121,7 @@ def test_private_gradients_clip_the_trained_part_only(tmp_path, settings, keep):
     if keep:
         found = cut(module, torch.zeros(1, *SHAPE))
         seen, data = found.rest, cached(found, data, "fp32")
-    inner = LoopObjective(seen, space, data, LOSS)
+    inner = TorchObjective(seen, space, data, LOSS)
     privacy = Privacy(noise_multiplier=1.0, max_grad_norm=bound, delta=1e-5)
     objective = PrivateObjective(inner, seen, space, privacy, tmp_path)
     _, total = objective.clipped_sum(row, index)
@@ -134,7 +133,7 @@ def test_frozen_batch_normalisation_is_private(tmp_path):
     body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten()).requires_grad_(False)
     module, data = nn.Sequential(body, nn.Linear(2 * 14 * 14, 5)), resident()
     space = ParameterSpace(module)
-    private = partial(PrivateObjective, LoopObjective(module, space, data, LOSS), module, space)
+    private = partial(PrivateObjective, TorchObjective(module, space, data, LOSS), module, space)
     private(Privacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5), tmp_path)
     assert float(body[1].running_mean.abs().sum()) == 0  # nothing has moved them
 
@@ -148,7 +147,7 @@ def test_frozen_statistics_are_used_as_they_came():
     space = ParameterSpace(module, "average")
     row = space.pack(module)
     assert space.size == space.trained == 5 * (2 * 14 * 14 + 1)
-    objective = LoopObjective(module, space, data, LOSS)
+    objective = TorchObjective(module, space, data, LOSS)
     objective.gradient(row[None], [torch.arange(6)])
     outputs, _ = objective.outputs(row, 0, "test")
     with torch.no_grad():

@@ -9,12 +9,12 @@ from torch.testing import assert_close
 from masks import archive, settings
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
-from pomona.objective.device_dataset import window
-from pomona.objective.local_training import LocalTraining
-from pomona.objective.private_gradients import PrivateObjective
-from pomona.objective.row_gradients import LoopObjective
-from pomona.objective.stacked_gradients import StackedObjective
-from pomona.objective.training_view import View
+from pomona.objective.batches import View
+from pomona.objective.dataset import window
+from pomona.objective.private import PrivateObjective
+from pomona.objective.pytorch import TorchObjective
+from pomona.objective.stacked import StackedObjective
+from pomona.objective.training import LocalTraining
 from pomona.privacy.settings import Privacy
 from pomona.scenario import Scenario
 from problems import a_round
@@ -98,7 +98,7 @@ def test_engines_see_the_same_patches(tmp_path):
     ready = scenario(tmp_path)
     module, space = ready._seen_network()
     loop = ready.objective()
-    assert isinstance(loop, LoopObjective)
+    assert isinstance(loop, TorchObjective)
     stacked = StackedObjective(module, space, ready.resident, loop.criterion)
     W = torch.stack([ready.initial(), 0.9 * ready.initial()])
     indices = [ready.resident.rows["train"][c][: 4 - c] for c in (0, 1)]
@@ -139,7 +139,7 @@ def test_evaluation_is_of_whole_images_and_losses_are_those_of_its_outputs(tmp_p
     ready = scenario(tmp_path, size=(4, 4))
     module, space = ready._seen_network()
     objective, row = ready.objective(), ready.initial()
-    whole = LoopObjective(module, space, replace(ready.resident, patch=None), objective.criterion)
+    whole = TorchObjective(module, space, replace(ready.resident, patch=None), objective.criterion)
     ours, theirs = objective.outputs(row, 0, "validation"), whole.outputs(row, 0, "validation")
     assert ours[0].shape == theirs[0].shape == (len(ours[1]), 3, 8, 8)
     assert_close(ours, theirs)  # a pixel's output follows from that pixel
@@ -157,7 +157,7 @@ def test_statistics_are_those_of_one_patch_an_image(tmp_path):
     assert_close(found["1.running_mean"], seen.mean((0, 2, 3)))
     assert_close(found["1.running_var"], seen.var((0, 2, 3)))
     augmented = replace(data, augment=("noise:5",))
-    again = LoopObjective(ready.module(), objective.space, augmented, objective.criterion)
+    again = TorchObjective(ready.module(), objective.space, augmented, objective.criterion)
     assert_close(again.tensors(row, 1), found)
 
 

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from pomona.core.rng import stream
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import drawn
-from pomona.objective.local_training import LocalTraining
-from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.pytorch import TorchObjective
+from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from problems import a_round, quadratics, tiny
 
@@ -90,7 +90,7 @@ def test_features_under_estimated_statistics_are_those_of_the_split(scenario):
             super().__init__(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10))
 
     module = Normed()
-    objective = LoopObjective(module, ParameterSpace(module), data, nn.functional.cross_entropy)
+    objective = TorchObjective(module, ParameterSpace(module), data, nn.functional.cross_entropy)
     row = objective.space.pack(module)
     named = objective.space.unpack(row)
     features, (outputs, _) = objective.features(row, 1, "test"), objective.outputs(row, 1, "test")
@@ -108,7 +108,7 @@ def test_features_of_an_empty_split_are_empty(scenario):
 def test_norms_are_the_parameters_of_normalisation_layers(scenario, buffers):
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3), nn.LayerNorm(3), nn.Linear(3, 10))
     space = ParameterSpace(module, buffers)
-    objective = LoopObjective(module, space, scenario.objective().data, nn.functional.cross_entropy)
+    objective = TorchObjective(module, space, scenario.objective().data, nn.functional.cross_entropy)
     marked = torch.zeros(space.trained)
     for part in objective.norms:
         marked[part] = 1

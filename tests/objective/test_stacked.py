@@ -15,11 +15,11 @@ from pomona.federation.kept_copies import KeptCopies
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective import stacked_gradients
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.local_training import LocalTraining
-from pomona.objective.row_gradients import LoopObjective
-from pomona.objective.stacked_gradients import StackedObjective, padded
+from pomona.objective import stacked
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.pytorch import TorchObjective
+from pomona.objective.stacked import StackedObjective, padded
+from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
@@ -59,7 +59,7 @@ def engines(module, data, buffers="local", dtype=torch.float64, rows=5, **settin
     W[:, : space.trained] += noise
     loss = criterion(ModelSettings(), TASKS["classes"])
     module = module.to(dtype)
-    loop = LoopObjective(module, space, data, loss, settings.get("precision", "fp32"))
+    loop = TorchObjective(module, space, data, loss, settings.get("precision", "fp32"))
     return loop, StackedObjective(module, space, data, loss, **settings), W.to(dtype)
 
 
@@ -132,7 +132,7 @@ def test_normalising_networks_are_never_padded(monkeypatch):
     module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(256, track_running_stats=False), nn.Linear(256, CLASSES))
     loop, stack, W = engines(module, resident(16))
     shapes = []
-    monkeypatch.setattr(stacked_gradients, "padded", lambda i: shapes.append([len(x) for x in i]) or padded(i))
+    monkeypatch.setattr(stacked, "padded", lambda i: shapes.append([len(x) for x in i]) or padded(i))
     same(loop, stack, W, batches())
     assert shapes == [[7, 7], [4], [10], [5]]
 
@@ -155,7 +155,7 @@ def test_what_is_padded_counts_for_exactly_nothing(name, monkeypatch):
         index, real = padded(indices)
         return torch.where(real, index, (index + 17) % SAMPLES), real
 
-    monkeypatch.setattr(stacked_gradients, "padded", elsewhere)
+    monkeypatch.setattr(stacked, "padded", elsewhere)
     others, H = stack.gradient(W, batches())
     assert torch.equal(losses, others)
     assert torch.equal(G, H)
@@ -185,7 +185,7 @@ def test_memory_bounds_the_rows_of_a_chunk(monkeypatch):
         assert stack.rows_at_once(W, 5) > rows
         sizes = []
         with monkeypatch.context() as patch:
-            patch.setattr(stacked_gradients, "padded", lambda i, sizes=sizes: sizes.append(len(i)) or padded(i))
+            patch.setattr(stacked, "padded", lambda i, sizes=sizes: sizes.append(len(i)) or padded(i))
             assert_close(stack.gradient(W, batches()), expected)
         assert sizes == chunks
 

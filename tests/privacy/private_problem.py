@@ -16,9 +16,9 @@ from pomona.methods.base import Initial, Method
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.private_gradients import PrivateObjective
-from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.private import PrivateObjective
+from pomona.objective.pytorch import TorchObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.settings import Privacy
 from pomona.tasks import TASKS
@@ -39,7 +39,7 @@ class Problem:
     """The parts of a test: the objective, its space, an initial row, and the clients' sizes."""
 
     objective: PrivateObjective
-    inner: LoopObjective
+    inner: TorchObjective
     space: ParameterSpace
     module: torch.nn.Module
     row: Tensor
@@ -65,7 +65,7 @@ def problem(folder: Path, settings: Privacy, sizes=(12, 9), data_seed=1, model="
     module = build(choice, (FEATURES,), CLASSES, seed=3)
     space = ParameterSpace(module)
     data = DeviceDataset.of(dataset, Partition(clients, {}), "classes")
-    inner = LoopObjective(module, space, data, criterion(choice, TASKS["classes"]))
+    inner = TorchObjective(module, space, data, criterion(choice, TASKS["classes"]))
     apart = build(choice, (FEATURES,), CLASSES, seed=3)
     objective = PrivateObjective(inner, apart, space, settings, folder, chunk)
     return Problem(objective, inner, space, apart, space.pack(module), tuple(sizes))

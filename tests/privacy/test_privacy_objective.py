@@ -14,9 +14,9 @@ from pomona.methods import METHODS
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.private_gradients import PrivateObjective, refuse_statistics
-from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.private import PrivateObjective, refuse_statistics
+from pomona.objective.pytorch import TorchObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.ledger import Draw
 from pomona.tasks import TASKS
@@ -98,9 +98,10 @@ def test_all_that_leaves_is_a_function_of_the_noised_gradients(tmp_path, monkeyp
     method, released = METHODS[name](**over).method(), []
     real = PrivateObjective.gradient
 
-    def recording(self, W, indices, criterion=None, above=0, views=None):
-        released.append(real(self, W, indices, criterion, above, views))
-        return released[-1]
+    def recording(self, W, indices, criterion=None, above=0, views=None, kept=None):
+        losses, G = real(self, W, indices, criterion, above, views, kept)
+        released.append((losses, G.clone()))
+        return losses, G
 
     monkeypatch.setattr(PrivateObjective, "gradient", recording)
     first = problem(tmp_path / "a", privacy(acknowledge=("metrics",)))
@@ -218,7 +219,7 @@ def test_padding_tokens_stay_at_zero_under_noise(tmp_path):
     clients = (ClientRows(np.arange(6), np.arange(0), np.arange(0)),)
     module = build(ModelSettings(name="fasttext", width=4), (5,), 2, 7, seed=3)
     space, data = ParameterSpace(module), DeviceDataset.of(dataset, Partition(clients, {}), "classes")
-    inner = LoopObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]))
+    inner = TorchObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]))
     objective = PrivateObjective(inner, module, space, privacy(), tmp_path)
     (index,) = objective.batches(data.rows["train"][0], Pass(0, "training", 1, 0, 1, 6))
     _, G = objective.gradient(space.pack(module).unsqueeze(0), [index])

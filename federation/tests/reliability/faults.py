@@ -98,15 +98,15 @@ def slow_steps():
     """Make every gradient take a third of a second."""
     import time
 
-    from pomona.objective.local_training import LocalTraining
+    from pomona.objective.pytorch import TorchObjective
 
-    gradient = LocalTraining.gradient
+    gradient = TorchObjective.gradient
 
     def slowly(self, *args, **kwargs):
         time.sleep(0.3)
         return gradient(self, *args, **kwargs)
 
-    LocalTraining.gradient = slowly
+    TorchObjective.gradient = slowly
 
 
 def no_reader(handle):

@@ -13,7 +13,7 @@ from pomona.federation import loop
 from pomona.federation.admission import admit
 from pomona.federation.exchange import Reply
 from pomona.federation.transport import Inline
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.training import LocalTraining
 from pomona.record.writer import RunRecord
 from pomona.storage import checkpoint
 from pomona.storage.tensor_validation import decode, largest
@@ -201,9 +201,9 @@ def jumping_clock(patch):
 
 
 def no_training(patch):
-    """Computing a gradient fails the test."""
+    """A training pass fails the test."""
 
     def fails(*_):
         raise AssertionError("training began")
 
-    patch.setattr(LocalTraining, "gradient", fails)
+    patch.setattr(LocalTraining, "steps", fails)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pomona.core.round import Roster, Round
 from pomona.methods.base import Downlink, Initial, Rows, Server, Uplink, weighted_mean
-from pomona.objective.local_training import STATISTICS
+from pomona.objective.training import STATISTICS
 
 
 @dataclass(frozen=True)

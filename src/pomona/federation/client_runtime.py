@@ -29,9 +29,8 @@ from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_m
 from pomona.methods.base import Client, Copies, Initial, Received, Rows
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.metrics.nan_safe import Array
-from pomona.objective.interface import Guarded, Objective
-from pomona.objective.local_training import STATISTICS, LocalTraining
-from pomona.privacy.ledger import Position
+from pomona.objective.objective import Objective
+from pomona.objective.training import STATISTICS, LocalTraining
 from pomona.record.predictions import Answers
 from pomona.tasks.scores import compute
 
@@ -179,17 +178,15 @@ class ClientRuntime:
 
     def spent(self, client: int) -> float:
         """Return a client's epsilon so far."""
-        assert isinstance(self.objective, Guarded)
         return self.objective.spent(client)
 
     def position(self, client: int) -> list[Any]:
         """Return the position of a client's privacy ledger: [entries, chain]; empty without one."""
-        return list(self.objective.position(client)) if isinstance(self.objective, Guarded) else []
+        return list(self.objective.position(client))
 
     def agree(self, client: int, positions: Mapping[int, Sequence[Any]]) -> None:
         """Raise PrivacyError unless a client's ledger continues from a checkpoint's position."""
-        if isinstance(self.objective, Guarded):
-            self.objective.require(client, Position(*positions[client]))
+        self.objective.require(client, positions[client])
 
     def final(self, client: int, of: Model, best: int = -1) -> tuple[Answers | None, list[Figures]]:
         """Return the record's final data: answers of one kept model, and figures of all, as ``Examination``.

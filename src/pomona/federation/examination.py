@@ -13,7 +13,7 @@ from torch import Tensor
 from pomona.metrics.metric import Metric, is_own
 from pomona.metrics.nan_safe import Array, row_means
 from pomona.metrics.overlap import dice
-from pomona.objective.interface import Objective
+from pomona.objective.objective import Objective
 from pomona.record.predictions import Answers
 from pomona.tasks.scores import compute, full_metrics, outcome_metrics, without_intervals
 

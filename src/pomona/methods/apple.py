@@ -230,8 +230,7 @@ def client(settings: APPLE) -> base.Client:
     ) -> base.Trained[APPLEState]:
         known = training.roster.known.to(state.dr.device)
         cores, came = mixed(received["cores"])
-        if not training.mixes:
-            cores = cores.contiguous()  # for a row in all places PyTorch's products would make copies in each step
+        cores = training.mixing_layout(cores)
         seen = state.seen.scatter(1, came, True)
         P = state.dr.masked_fill(~known, 0)
         p0 = training.roster.shares.to(P)

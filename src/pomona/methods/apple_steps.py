@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.objective.mixture import Mixture
+from pomona.objective.objective import Mixture
 
 DR_LR = 1e-3
 """The paper's learning rate of the directed relationships, the default."""
@@ -67,14 +67,9 @@ def paper(
     """Apply eqs. 5 and 6 to rows C (n, d) and P (n, N) step by step, in place; ``dr_lr`` is 0.001 if not set."""
     dr_round = relationships_round(round_, (DR_LR if dr_lr is None else dr_lr) * round_.decay)
     rows = (C, P, base.moments_of(C, round_), base.moments_of(P, round_), mixing.own)
-    scaled = torch.empty_like(C)  # memory for p_ii g, allocated once instead of in each step
     for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
         mixture = Mixture(p, mine, mixing.cores(len(c)), c)
         slopes = training.mixed_step(mixture, batch, vc, round_)
-        if slopes is None:
-            _, G = training.gradient(training.mixtures(mixture), batch)
-            slopes = training.products(mixture, G)
-            base.descend(c, torch.mul(G, mixture.own_weights, out=scaled[: len(c)]), vc, round_)
         base.descend(p, (slopes + mixing.penalty(p)) * mixing.known, vp, dr_round)
     return C, P, lambda: training.mixtures(Mixture(P, mixing.own, mixing.copies, C))
 

@@ -27,25 +27,22 @@ from pomona.methods.row_algebra import (
     Rows,
     alike,
     cosines,
-    descend,
     head,
     insert,
     mean_of,
     mean_of_some,
-    moments_of,
     over_moments,
     placed,
     sgd,
     sgd_on,
-    step,
     upper,
     weighted_mean,
     within,
     without,
 )
-from pomona.objective.constant_features import ConstantFeatures
-from pomona.objective.local_training import LocalTraining, When
-from pomona.objective.pull import Pull
+from pomona.objective.objective import ConstantFeatures, Pull
+from pomona.objective.optimizer_step import descend, moments_of
+from pomona.objective.training import LocalTraining, When
 from pomona.partition.partition import Partition
 from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import RELEASES, Release
@@ -97,7 +94,6 @@ __all__ = [
     "sgd",
     "sgd_on",
     "silent",
-    "step",
     "sum_by_columns",
     "upper",
     "weighted_mean",

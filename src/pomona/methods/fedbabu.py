@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pomona.methods import base
 from pomona.methods.fedavg import FinetuneEpochs
-from pomona.objective.local_training import TRAINING
+from pomona.objective.training import TRAINING
 
 
 class FedBABU(base.MethodSettings):

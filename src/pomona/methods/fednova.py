@@ -102,7 +102,7 @@ def client(mu: float) -> base.Client:
         v = torch.zeros_like(z)
         rows = (local, w, z, v, base.moments_of(local, round_))
         for batch, y, sent, way, speed, velocity in training.steps(round_.epochs, *rows):
-            base.step(training, y, batch, velocity, round_, base.Pull(mu, sent) if mu else None)
+            training.step(y, batch, velocity, round_, base.Pull(mu, sent) if mu else None)
             speed.mul_(round_.momentum).add_(1 - mu * round_.lr * way)
             way.add_(speed)
         training.observe("local", local, "trained")

@@ -27,8 +27,7 @@ from torch import Tensor
 
 from pomona.methods import base
 from pomona.methods.fixed_models import Cached
-from pomona.objective.interface import Objective
-from pomona.objective.row_gradients import RowCriterion
+from pomona.objective.objective import Objective, RowCriterion
 
 TEMPERATURE = 4.0
 KERNELS = (0.25, 0.5, 1.0, 2.0, 4.0)

@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.objective.local_training import TRAINING
+from pomona.objective.training import TRAINING
 
 
 class FedRep(base.MethodSettings):

@@ -35,7 +35,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.objective.row_gradients import RowCriterion
+from pomona.objective.objective import RowCriterion
 
 NOTHING = 1e-6  # sample count of a class without samples
 

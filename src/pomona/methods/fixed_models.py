@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pomona.objective.interface import Objective
+from pomona.objective.objective import Objective
 
 
 @dataclass(frozen=True)

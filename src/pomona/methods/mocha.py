@@ -90,12 +90,12 @@ def client(settings: MOCHA) -> base.Client:
         own, other = coupling(settings, N)
         others = received["heads"].bank[received["heads"].index].sum(1)
 
-        def pull(w: Tensor) -> Tensor:
+        def coupled(w: Tensor) -> Tensor:
             g = torch.zeros_like(w)
             g[:, head] = 2 * settings.penalty * (own * w[:, head] + other * others[: len(w)])
             return g
 
-        W = base.sgd(training, W, round_, pull=pull if settings.penalty else None)
+        W = base.sgd(training, W, round_, term=coupled if settings.penalty else None)
         training.observe("personal", W, "trained")
         mean = (W[:, head] + others) / N
         return W, {"head": W[:, head]}, {"head_distance": (W[:, head] - mean).norm(dim=1)}

@@ -28,7 +28,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from pomona.methods import base
 from pomona.methods.fixed_models import Cached
-from pomona.objective.row_gradients import RowCriterion
+from pomona.objective.objective import RowCriterion
 
 
 class MOON(base.MethodSettings):

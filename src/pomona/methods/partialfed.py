@@ -142,7 +142,7 @@ def adaptive(temperature: float) -> base.Client:
             weights, strategy, learns = halves(batch, training.objective.least_batch)
 
             W, moments = torch.where(z, a, b), torch.where(base.over_moments(z, va), va, vb)
-            base.step(training, W, weights, moments, round_)
+            training.step(W, weights, moments, round_)
             for source, v, chosen in ((a, va, z), (b, vb, ~z)):
                 source[chosen] = W[chosen]
                 known = base.over_moments(chosen, v)

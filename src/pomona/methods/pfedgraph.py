@@ -118,8 +118,8 @@ def trainer(mu: float) -> Callable[..., base.Trained[None]]:
     ) -> base.Trained[None]:
         u = received["direction"]
         training.observe("personal", received["model"], "received")
-        pull = (lambda w: -mu * cosine_gradient(w, u[: len(w)])) if mu else None
-        W = base.sgd(training, received["model"].clone(), round_, pull=pull)
+        term = (lambda w: -mu * cosine_gradient(w, u[: len(w)])) if mu else None
+        W = base.sgd(training, received["model"].clone(), round_, term=term)
         training.observe("personal", W, "trained")
         return None, {"model": W}, {"graph": received["graph"]}
 

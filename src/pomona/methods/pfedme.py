@@ -87,7 +87,7 @@ def client(settings: PFedMe) -> base.Client:
         weight, inner = settings.lambda_, replace(round_, lr=personal_rate(settings, round_))
         for batch, w, t, velocity in training.steps(round_.epochs, W, theta, base.moments_of(theta, round_)):
             for _ in range(settings.inner_steps):
-                base.step(training, t, batch, velocity, inner, base.Pull(weight, w))
+                training.step(t, batch, velocity, inner, base.Pull(weight, w))
             w.sub_(w - t, alpha=round_.lr * weight)
         training.observe("personal", theta, "trained")
         return None, {"model": W}, {}

@@ -180,7 +180,7 @@ def client(settings: Risks, beta: float) -> base.Client:
         rows = (W, a, c, slope_at_0, mean, last, base.moments_of(W, round_))
         for batch, own, weights, pull, offsets, gbar, present, velocity in training.steps(round_.epochs, *rows):
             slope = offsets + (own * gbar).sum(1, keepdim=True)
-            base.step(training, own, batch, velocity, round_, base.Pull(constant=pull))
+            training.step(own, batch, velocity, round_, base.Pull(constant=pull))
             weights.copy_(torch.where(present, (weights - rate * slope).clamp_min(0), weights))
         training.observe("personal", W, "trained")
         G, offset = risk(training, W, round_)

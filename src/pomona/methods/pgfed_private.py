@@ -124,7 +124,7 @@ def client(settings: Risks, beta: float) -> base.Client:
         for batch, own, p, mine, others, o, before, velocity in training.steps(round_.epochs, *rows):
             slope = mu * (o + products(others, own))
             pull = with_momentum(mu * mixed(p, others), before, beta)
-            base.step(training, own, batch, velocity, round_, base.Pull(constant=pull))
+            training.step(own, batch, velocity, round_, base.Pull(constant=pull))
             p.sub_(rate * slope).clamp_(0, limit).mul_(mine)
         training.observe("personal", W, "trained")
 

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster, Round
-from pomona.objective.batches import Batch
-from pomona.objective.local_training import TRAINING, LocalTraining
-from pomona.objective.pull import Pull
-from pomona.objective.row_gradients import RowCriterion
+from pomona.objective.objective import Pull, RowCriterion
+from pomona.objective.optimizer_step import descend, moments_of
+from pomona.objective.training import TRAINING, LocalTraining
 from pomona.storage.mapped_tensor import by_columns, norms_by_columns, sum_by_columns, with_rows
 from pomona.storage.row_bank import RowBank
 
@@ -98,51 +97,6 @@ def placed(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:
     return with_rows(W, ids, rows.expand(len(ids), -1))
 
 
-def descend(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
-    """Take one step of the round's optimizer on rows w (a, d), in place, with gradients g (a, d) and their moments.
-
-    PyTorch's conventions: sgd with v <- momentum v + g + weight_decay w;  w <- w - lr v. Decay is added to the gradient
-    for sgd and adam, and shrinks the row for adamw. Each row of g is first clipped to ``max_grad_norm``, if set.
-    """
-    optimizer = round_.optimizer
-    if optimizer.max_grad_norm is not None:
-        g = g * (optimizer.max_grad_norm / (g.norm(dim=1, keepdim=True) + 1e-6)).clamp_max(1)
-    if round_.weight_decay and optimizer.name == "adamw":
-        w.mul_(1 - round_.lr * round_.weight_decay)
-    elif round_.weight_decay:
-        g = g + round_.weight_decay * w
-    if optimizer.name != "sgd":
-        _adam(w, g, moments, round_)
-        return
-    if round_.momentum:
-        g = torch.add(g, moments, alpha=round_.momentum, out=moments)  # one pass over memory, not two
-    w.sub_(g, alpha=round_.lr)
-
-
-def _adam(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
-    """Apply Kingma and Ba (2015), Algorithm 1: m <- mean of g, v <- mean of g^2, w <- w - lr m^ / (sqrt(v^) + eps)."""
-    optimizer, d = round_.optimizer, w.shape[1]
-    m, v, count = moments[:, :d], moments[:, d : 2 * d], moments[:, 2 * d :].add_(1)
-    m.lerp_(g, 1 - optimizer.beta1)
-    v.mul_(optimizer.beta2).addcmul_(g, g, value=1 - optimizer.beta2)
-    t = count.double()  # 1 - beta2^t loses four digits in single precision
-    rate = round_.lr / (1 - optimizer.beta1**t)
-    root = v.sqrt().div_((1 - optimizer.beta2**t).sqrt().to(w)).add_(optimizer.eps)
-    w.sub_(torch.div(m, root, out=root).mul_(rate.to(w)))
-
-
-def moments_of(W: Tensor, round_: Round) -> Tensor:
-    """Return the optimizer state of rows W (n, d): zeros at the start of each round.
-
-    One row per model, so that prefixes are views: (n, d) for momentum, (n, 0) without; for adam and adamw m, v and the
-    number of steps (n, 2 d + 1).
-    """
-    n, d = W.shape
-    if round_.optimizer.name != "sgd":
-        return W.new_zeros(n, 2 * d + 1)
-    return torch.zeros_like(W) if round_.momentum else W.new_empty(n, 0)
-
-
 def over_moments(mask: Tensor, moments: Tensor) -> Tensor:
     """Convert a mask over rows (n, d) to one over their moments (n, k), which always includes the number of steps."""
     times, count = divmod(moments.shape[1], mask.shape[1])
@@ -153,36 +107,31 @@ Term = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a,
 Loss = Callable[[Tensor], RowCriterion]  # the samples (b,) of a batch -> the loss of one row on it
 
 
-def step(
-    training: LocalTraining, w: Tensor, batch: Batch, moments: Tensor, round_: Round, pull: Term | None = None
-) -> None:
-    """Take one local step on rows w (a, d), in place: the gradient on the batch, the pull, and ``descend``."""
-    if (pull is None or isinstance(pull, Pull)) and training.stepped(w, batch, moments, round_, pull):
-        return
-    _, g = training.gradient(w, batch)
-    descend(w, g if pull is None else g + pull(w), moments, round_)
-
-
 def sgd(
     training: LocalTraining,
     W: Tensor,
     round_: Round,
     epochs: int | None = None,
-    pull: Term | None = None,
+    pull: Pull | None = None,
     purpose: str = TRAINING,
     losses: Sequence[Loss] = (),
+    term: Term | None = None,
 ) -> Tensor:
     """Take local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data.
 
-    ``losses``, one per row, replace the run's own.
+    ``losses``, one per row, replace the run's own. ``pull`` and ``term`` are added to the gradient: a pull where it is
+    affine in the row, so that an engine can take the whole step.
     """
     passes = round_.epochs if epochs is None else epochs
     for batch, w, moments in training.steps(passes, W, moments_of(W, round_), purpose=purpose):
-        if not losses:
-            step(training, w, batch, moments, round_, pull)
+        if not losses and term is None:
+            training.step(w, batch, moments, round_, pull)
             continue
-        _, g = training.gradient(w, batch, [loss(index) for loss, index in zip(losses, batch.indices, strict=False)])
-        descend(w, g if pull is None else g + pull(w), moments, round_)
+        own = [loss(index) for loss, index in zip(losses, batch.indices, strict=False)] or None
+        _, g = training.gradient(w, batch, own)
+        for extra in (pull, term):
+            g = g if extra is None else g + extra(w)
+        descend(w, g, moments, round_)
     return W
 
 
@@ -191,10 +140,7 @@ def sgd_on(part: slice, training: LocalTraining, W: Tensor, round_: Round, epoch
     if part.start == part.stop:
         return
     for batch, w, moments in training.steps(epochs, W, moments_of(W[:, part], round_), purpose=purpose):
-        if training.stepped(w, batch, moments, round_, part=part):
-            continue
-        _, g = training.gradient(w, batch, above=part.start)
-        descend(w[:, part], g[:, part], moments, round_)
+        training.step(w, batch, moments, round_, part=part)
 
 
 Layers = tuple[slice, ...]  # of a row, from input to output

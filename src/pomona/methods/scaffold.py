@@ -102,7 +102,7 @@ def train(
     local, steps = w.clone(), w.new_zeros(len(w), 1)
     drift = c - state.control
     for batch, y, d, k, velocity in training.steps(round_.epochs, local, drift, steps, base.moments_of(local, round_)):
-        base.step(training, y, batch, velocity, round_, base.Pull(constant=d))
+        training.step(y, batch, velocity, round_, base.Pull(constant=d))
         k.add_(1)
     training.observe("local", local, "trained")
 

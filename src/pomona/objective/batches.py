@@ -1,6 +1,6 @@
-"""Batches of samples: one shuffled pass per epoch, drawn from the client's own stream."""
+"""Batches of samples, one shuffled pass per epoch from the client's own stream; and their training views."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,28 @@ class Batch:
     indices: list[Tensor]
     purpose: str
     step: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A client's view of one batch: the random address of the changes to its samples.
+
+    The changes to a sample follow from this and from the sample's position among the client's own, not from the rest of
+    the batch: two passes over one batch give the same, whatever parts they are split into.
+    """
+
+    client: int
+    seed: int
+    round: int
+    purpose: str
+    step: int
+
+    def generator(self, place: int) -> np.random.Generator:
+        """Return the random generator of the sample at a position among the client's training samples."""
+        return stream(self.seed, f"augment {self.purpose}", self.round, self.client, self.step, place)
+
+
+Views = Sequence[View | None] | None  # one per row of a call; None: samples unchanged
 
 
 def ordinary(rows: Tensor, pass_: Pass) -> Iterator[Tensor]:

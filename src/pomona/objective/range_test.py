@@ -14,9 +14,8 @@ from math import inf, isfinite, isinf
 import torch
 from torch import Tensor
 
-from pomona.objective.batches import Pass, ordinary
-from pomona.objective.interface import Objective
-from pomona.objective.training_view import View
+from pomona.objective.batches import Pass, View, ordinary
+from pomona.objective.objective import Objective
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # for SGD
 ADAPTIVE_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # for Adam, whose step length is the rate

@@ -14,14 +14,15 @@ from pomona.core.state import flatten
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.methods.base import Initial, Method, MethodSettings
-from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.objective import Objective
 
 OBSERVED = frozenset({"received", "trained"})
 """Moments at which models are evaluated."""
 
 
 @dataclass
-class Quadratics:
+class Quadratics(Objective):
     """Sample k of the federation has the loss ||w - a_k||^2 / 2, so F_i(w) is minimal at the mean of i's samples.
 
     ``targets`` (N, d) float64 has the a_k; ``rows`` lists each client's samples.
@@ -48,6 +49,7 @@ class Quadratics:
         criterion: object = None,  # noqa: ARG002
         above: int = 0,  # noqa: ARG002
         views: object = None,  # noqa: ARG002
+        kept: object = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Return losses (n,) and gradients (n, d) at rows W; criteria of the method are not supported."""
         losses = torch.stack([((w - self.targets[i]) ** 2).sum(1).mean() / 2 for w, i in zip(W, indices, strict=True)])
@@ -76,10 +78,6 @@ class Quadratics:
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:  # noqa: ARG002
         """Return the row as the tensor "w"."""
         return {"w": row}
-
-    def losses(self, row: Tensor, client: int, split: str) -> Tensor:
-        """Return the loss of each sample (b,)."""
-        return self.criterion(*self.outputs(row, client, split))
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return half the squared distances (b,)."""

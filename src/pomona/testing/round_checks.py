@@ -11,8 +11,8 @@ from pomona.core.optimizer import Optimizer
 from pomona.core.state import joined
 from pomona.federation.exchange import ClientRequest, cut
 from pomona.methods.base import MethodSettings
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.training import LocalTraining
 from pomona.testing.problems import OBSERVED, after, passes, quadratics, same, states, uneven
 
 PART_OF_A_NETWORK = re.compile(r"\b(heads?|layers?)\b")

@@ -26,7 +26,7 @@ from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import Loop
 from pomona.federation.transport import Inline
 from pomona.methods.base import Info, Received, Uplink
-from pomona.objective.local_training import LocalTraining
+from pomona.objective.training import LocalTraining
 from pomona.record.presentation import Presentation
 from pomona.record.writer import RunRecord
 from pomona.results.figures.axes import legend_below, panels

@@ -16,7 +16,7 @@ from pomona.core.bounds import Number
 from pomona.core.errors import PrivacyError
 from pomona.core.files import text
 from pomona.core.settings import Settings
-from pomona.objective.private_gradients import PrivateObjective
+from pomona.objective.private import PrivateObjective
 from pomona.privacy.epsilon_accounting import epsilon
 from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.ledger import Draw, LedgerEntry

@@ -16,7 +16,7 @@ from pomona.core.toml import named
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.schedule import round_of
 from pomona.methods.base import Downlink, MethodSettings, Server
-from pomona.objective.private_gradients import PrivateObjective
+from pomona.objective.private import PrivateObjective
 from pomona.partition import divide
 from pomona.partition.partition import ClientRows
 from pomona.privacy.noise_key import require_sole

@@ -19,8 +19,8 @@ from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.schedule import round_of
 from pomona.methods.base import Downlink
-from pomona.objective.device_dataset import clustered
-from pomona.objective.private_gradients import PrivateObjective
+from pomona.objective.dataset import clustered
+from pomona.objective.private import PrivateObjective
 from pomona.scenario import Scenario
 from pomona.tasks.scores import confidence
 from pomona_federation.messages.message_bodies import Answer, Hello, HelloReply, RowOrigin, Task, row_statement

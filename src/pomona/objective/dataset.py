@@ -1,23 +1,33 @@
-"""A scenario's data, resident as tensors and gathered by index: no loader, no collating, no copies per client."""
+"""A scenario's data, resident as tensors and gathered by index: samples, or features of a network's frozen part.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+There is no loader, no collating, and no copy per client.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, multiprocessing
 
+from pomona.core.errors import WorkerError
 from pomona.core.splits import SPLITS
 from pomona.core.targets import Targets
 from pomona.data.dataset import Dataset
+from pomona.models.frozen_prefix import Cut
 from pomona.models.settings import PatchSettings
 from pomona.objective.augmentation import augmented
+from pomona.objective.batches import View
 from pomona.objective.class_weights import masses
-from pomona.objective.training_view import View
 from pomona.partition.partition import Partition
+from pomona.storage.mapped_array import mapped
 from pomona.tasks import Task, task_of
 
+Precision = Literal["fp32", "bf16"]
+EVALUATION_BATCH = 512
 Window = tuple[slice, ...]  # one slice per axis
 
 
@@ -128,6 +138,16 @@ class DeviceDataset:
             x = torch.sub(x, self.shift).div_(self.scale)  # converts uint8 to float32 in the same pass
         return x.movedim(-1, 1) if x.dim() > 3 else x
 
+    def batchwise(
+        self,
+        parts: Iterable[Tensor],
+        forward: Callable[[Tensor], Tensor],
+        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    ) -> tuple[Tensor, ...]:
+        """Apply a function to the outputs ``forward(index)`` and targets of parts; () for no samples."""
+        made = [of(forward(index), self.target(index)) for index in parts if len(index)]
+        return tuple(torch.cat(each) for each in zip(*made, strict=True))
+
     @property
     def plain(self) -> bool:
         """Whether training uses the samples unchanged."""
@@ -190,3 +210,62 @@ def _taken(x: Tensor, take: Callable[[Tensor], Tensor]) -> Tensor:
     if x.dtype == torch.uint16:
         return take(x.view(torch.int16)).view(torch.uint16).float()
     return take(x)
+
+
+def cached(network: Cut, data: DeviceDataset, precision: Precision, workers: int = 1) -> DeviceDataset:
+    """Return the data set whose samples are features, float32, memory-mapped.
+
+    A client's samples pass through the network in its own batches and order, so that results are bit-identical for any
+    number of workers and any other clients.
+
+    Args:
+        network: cut for the data.
+        data: the samples.
+        precision: ``bf16`` runs the network under autocast.
+        workers: number of processes; forked, so that the network is not copied.
+
+    Raises:
+        StorageError: no space on the disk.
+        WorkerError: a process died.
+    """
+    channels, *sides = network.shape
+    shape = (*sides, channels) if sides else network.shape  # channels last, as for all data
+    held = mapped((len(data.x), *shape), np.float32, "features", "set model.cache_features = 'off'")
+    features = torch.from_numpy(held)
+    todo = list(batches(data))
+
+    @torch.no_grad()
+    def fill(own: Sequence[Tensor]) -> None:
+        torch.set_num_threads(1)
+        lower = torch.autocast(data.x.device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+        for index in own:
+            with lower:
+                made = network.features(data.gather(index)[0])
+            features[index.cpu()] = (made.movedim(1, -1) if len(shape) > 2 else made).float().cpu()
+
+    if workers == 1 or data.x.device.type != "cpu":
+        fill(todo)
+    else:
+        _forked(fill, [todo[k::workers] for k in range(workers)])
+    return replace(data, x=features.to(data.x.device), shift=None, scale=None)
+
+
+def _forked(fill: Callable[[Sequence[Tensor]], None], parts: Sequence[Sequence[Tensor]]) -> None:
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=fill, args=(part,), daemon=True) for part in parts if part]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise WorkerError("a process that computed features was lost; run again with fewer workers")
+
+
+def batches(data: DeviceDataset) -> Iterator[Tensor]:
+    """Yield each client's samples in batches; shared samples belong to the first client that has them."""
+    seen = torch.zeros(len(data.x), dtype=torch.bool, device=data.y.device)
+    for held in zip(*(data.rows[split] for split in SPLITS), strict=True):
+        rows = torch.cat(held)
+        own = rows[~seen[rows]]
+        seen[own] = True
+        yield from own.split(EVALUATION_BATCH) if len(own) else ()

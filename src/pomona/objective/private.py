@@ -7,7 +7,7 @@ relationships, FedALA's weights, APFL's alpha) is post-processing without furthe
 min(batch_size, n), never the drawn one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pomona.core.errors import ConfigError
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import active, training_mode
-from pomona.objective.batches import Pass
-from pomona.objective.interface import Objective
-from pomona.objective.row_gradients import Criterion, RowCriterion
-from pomona.objective.training_view import View, Views
+from pomona.objective.batches import Pass, View, Views
+from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion
 from pomona.privacy import mechanism, releases
 from pomona.privacy.ledger import Draw, Position
 from pomona.privacy.noise_key import KeyStore
@@ -33,7 +31,7 @@ CHUNK_NUMBERS = 2**24  # of per-sample gradients held at a time
 CHUNK_SAMPLES = 64
 
 
-class PrivateObjective:
+class PrivateObjective(Objective):
     """An objective with differentially private gradients; evaluation is the wrapped objective's.
 
     Per-sample gradients are float32 whatever the wrapped objective's precision. They are computed in chunks of equal
@@ -88,12 +86,13 @@ class PrivateObjective:
         """Return the position of a client's ledger, for a checkpoint."""
         return self.key_store(client).position()
 
-    def require(self, client: int, position: Position) -> None:
+    def require(self, client: int, position: Sequence[Any]) -> None:
         """Raise PrivacyError unless a client's ledger continues from a checkpoint's position; creates no key store."""
+        stored = Position(*position)
         if client in self._key_stores:
-            self._key_stores[client].ledger.require(position)
+            self._key_stores[client].ledger.require(stored)
         else:
-            self._key_stores[client] = KeyStore.open(self._folder, client, self._settings, position)
+            self._key_stores[client] = KeyStore.open(self._folder, client, self._settings, stored)
 
     def spent(self, client: int) -> float:
         """Return a client's epsilon so far."""
@@ -115,6 +114,7 @@ class PrivateObjective:
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
         views: Views = None,
+        kept: ConstantFeatures | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Return private gradients G (n, d) at rows W, and losses (n,): zeros unless "training-loss" is acknowledged.
 

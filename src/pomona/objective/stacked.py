@@ -12,19 +12,20 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pomona.models.layers import layers
 from pomona.models.parameter_space import ParameterSpace
-from pomona.models.trained_part import active, frozen, training_mode
-from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.row_gradients import Criterion, LoopObjective, Precision, RowCriterion
-from pomona.objective.training_view import Views
+from pomona.models.trained_part import active, frozen
+from pomona.objective.batches import Views
+from pomona.objective.dataset import DeviceDataset, Precision
+from pomona.objective.objective import ConstantFeatures, Criterion, RowCriterion
+from pomona.objective.pytorch import TorchObjective
 
 MEMORY = 2**31  # bytes
 Named = dict[str, Tensor]
 
 
-class StackedObjective:
+class StackedObjective(TorchObjective):
     """Losses and gradients of rows W (n, d), all rows in one forward and one backward pass.
 
-    Equal to ``LoopObjective`` up to rounding, with the same arguments: rows of unequal batches are padded, and the
+    Equal to ``TorchObjective`` up to rounding, with the same arguments: rows of unequal batches are padded, and the
     padding has no effect; networks that normalise over a batch are not padded, but computed in runs of rows with
     equally long batches. Evaluation, whose batches are already large, and products with a Hessian are computed row by
     row.
@@ -50,15 +51,8 @@ class StackedObjective:
         precision: Precision = "fp32",
         memory: int = MEMORY,
     ) -> None:
-        single = LoopObjective(module, space, data, criterion, precision)
-        self.outputs, self.features, self.tensors = single.outputs, single.features, single.tensors
-        self.batchwise = single.batchwise
-        self.losses, self.criterion, self.hessian = single.losses, single.criterion, single.hessian
-        self.layers, self.norms = single.layers, single.norms
-        self.least_batch = single.least_batch
-        self.space, self.data = space, data
-        self._module, self._precision, self._memory = module, precision, memory
-        self._enter_training = training_mode(module)
+        super().__init__(module, space, data, criterion, precision)
+        self._memory = memory
         fixed = frozen(module)
         self._moving = [(k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed]
         self._last = module.get_submodule(layers(module)[-1][0])
@@ -78,14 +72,9 @@ class StackedObjective:
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
         views: Views = None,
+        kept: ConstantFeatures | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        """Return mean losses (n,) on the samples and their gradients G (n, d); buffers inside W are updated in place.
-
-        ``criterion`` replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses; or
-        one function per row, of (outputs, targets, features), where features are the input of the last layer.
-        Backpropagation stops ``above`` the unused parameters: G may be 0 before this coordinate. ``views``: of the
-        batches, one per row.
-        """
+        """Return mean losses (n,) and gradients G (n, d); backpropagation stops at ``above``."""
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         G[:, :above] = G[:, self.space.trained :] = 0
         self._enter_training()
@@ -126,7 +115,7 @@ class StackedObjective:
         """Return mean losses (m,) of a chunk's rows, and write their gradients into G (m, d)."""
         parameters, buffers = self._named(W)
         index, real = padded(indices)
-        outputs, features, y = self._forward(parameters, buffers, index, isinstance(criterion, list), views)
+        outputs, features, y = self._stacked_forward(parameters, buffers, index, isinstance(criterion, list), views)
         if isinstance(criterion, list):
             counts = [len(i) for i in indices]
             rows = zip(criterion, counts, outputs, y, features, strict=True)
@@ -154,7 +143,7 @@ class StackedObjective:
         buffers = loose | {e.name: e.view(W) for e in self.space.statistics_in(W)}
         return parameters, {k: b.detach().clone(memory_format=torch.contiguous_format) for k, b in buffers.items()}
 
-    def _forward(
+    def _stacked_forward(
         self, parameters: Named, buffers: Named, index: Tensor, features: bool, views: Views = None
     ) -> tuple[Tensor, Tensor | tuple[()], Tensor]:
         """Return outputs (m, b, K), features (m, b, f) if wanted, and targets of m models on ``index`` (m, b)."""
@@ -187,7 +176,7 @@ class StackedObjective:
         index = torch.zeros(1, length, dtype=torch.long, device=W.device)
         hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with torch.random.fork_rng(devices=[W.device] if W.is_cuda else []), hooks:
-            outputs, _, y = self._forward(parameters, buffers, index, False)
+            outputs, _, y = self._stacked_forward(parameters, buffers, index, False)
             self.criterion(outputs[0], y[0])
         return sum(kept.values())
 

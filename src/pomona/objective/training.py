@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import isfinite
 from typing import Any, Literal
 
@@ -11,13 +10,16 @@ from torch import Tensor
 
 from pomona.core.errors import DivergedError
 from pomona.core.round import Roster, Round
-from pomona.objective.batches import Batch, Pass, in_step, ordinary
-from pomona.objective.constant_features import ConstantFeatures
-from pomona.objective.interface import Guarded, Mixing, Objective, Reusing, Stepping
-from pomona.objective.mixture import Mixture
-from pomona.objective.pull import Pull
-from pomona.objective.row_gradients import Criterion, RowCriterion
-from pomona.objective.training_view import View
+from pomona.objective.batches import Batch, Pass, View, Views, in_step
+from pomona.objective.objective import (
+    ConstantFeatures,
+    Criterion,
+    GradientSource,
+    Mixture,
+    Objective,
+    Pull,
+    RowCriterion,
+)
 
 When = Literal["received", "trained"]
 TRAINING = "training"
@@ -59,23 +61,6 @@ class LocalTraining:
         self.measured = None if self.statistics is None else self.statistics.clone()
         self._losses, self._samples = [0.0] * len(self.clients), [0] * len(self.clients)
 
-    # Optional capabilities of the objective, looked up once per call: a protocol check takes 0.1 ms.
-    @cached_property
-    def _guarded(self) -> Guarded | None:
-        return self.objective if isinstance(self.objective, Guarded) else None
-
-    @cached_property
-    def _reusing(self) -> Reusing | None:
-        return self.objective if isinstance(self.objective, Reusing) else None
-
-    @cached_property
-    def _stepping(self) -> Stepping | None:
-        return self.objective if isinstance(self.objective, Stepping) else None
-
-    @cached_property
-    def _mixing(self) -> Mixing | None:
-        return self.objective if isinstance(self.objective, Mixing) else None
-
     @property
     def ids(self) -> Tensor:
         """Ids as an index tensor (n,)."""
@@ -103,9 +88,8 @@ class LocalTraining:
         r, least = self.round, self.objective.least_batch
         if purpose == TRAINING and not self.trains:
             return
-        batches = self._guarded.batches if self._guarded else ordinary
         streams = [
-            batches(
+            self.objective.batches(
                 self.objective.data.rows["train"][c],
                 Pass(r.seed, purpose, r.number, c, epochs, r.batch_size, share, least),
             )
@@ -132,16 +116,12 @@ class LocalTraining:
         A method that needs G only from a coordinate on passes it as ``above``: G may be 0 before it. If W below this
         coordinate is also the same whenever the batch occurs, it passes ``kept``.
         """
-        if self.measured is not None and (batch.purpose, batch.step) == (TRAINING, self._unmeasured):
-            losses, G = self._measuring(self.measured[: len(W)], W, batch, criterion, above)
-        elif kept is not None and criterion is None and self._reusing:
-            losses, G = self._reusing.gradient_above(W, batch.indices, above, kept, self._views(batch))
-        else:
-            losses, G = self.objective.gradient(W, batch.indices, criterion, above, self._views(batch))
+        views = self._views(batch)
+        losses, G = self._gradients(batch).gradient(W, batch.indices, criterion, above, views, kept)
         self._count(losses, batch)
         return losses, G
 
-    def stepped(
+    def step(
         self,
         W: Tensor,
         batch: Batch,
@@ -149,47 +129,36 @@ class LocalTraining:
         round_: Round,
         pull: Pull | None = None,
         part: slice | None = None,
-    ) -> bool:
-        """Let the objective take a step of the round's optimizer on rows W (n, d), in place; return whether it did.
+    ) -> None:
+        """Take one step of the round's optimizer on rows W (n, d), in place. Raises DivergedError.
 
-        If not, nothing has changed: get the gradient, and take the step with ``descend``. ``pull`` is added to the
-        gradient. If ``part`` is given, which must end at a layer boundary, only this part of W moves; ``moments`` are
-        those of it. Raises DivergedError.
+        ``pull`` is added to the gradient. If ``part`` is given, which must end at a layer boundary, only this part of W
+        moves; ``moments`` are those of it.
         """
-        if self.measured is not None or self._stepping is None:
-            return False
-        losses = self._stepping.step(W, batch.indices, moments, round_, self._views(batch), pull, part)
-        if losses is None:
-            return False
+        views = self._views(batch)
+        losses = self._gradients(batch).step(W, batch.indices, moments, round_, views, pull, part)
         self._count(losses, batch)
-        return True
 
-    @property
-    def mixes(self) -> bool:
-        """Whether the objective mixes rows itself; equal rows in several positions are then read once."""
-        return self._mixing is not None and self._mixing.mixes
+    def mixing_layout(self, copies: Tensor) -> Tensor:
+        """Return copies (N, d) or (n, N, d) in the memory layout in which they are mixed in every step of a round."""
+        return self.objective.mixing_layout(copies)
 
     def mixtures(self, mixture: Mixture) -> Tensor:
         """Return the mixtures (n, d)."""
-        return self._mixing.mixtures(mixture) if self._mixing else mixture.rows()
+        return self.objective.mixtures(mixture)
 
     def products(self, mixture: Mixture, G: Tensor) -> Tensor:
         """Return the products (n, N) of rows G (n, d) with the mixed rows."""
-        return self._mixing.products(mixture, G) if self._mixing else mixture.products(G)
+        return self.objective.products(mixture, G)
 
-    def mixed_step(self, mixture: Mixture, batch: Batch, moments: Tensor, round_: Round) -> Tensor | None:
+    def mixed_step(self, mixture: Mixture, batch: Batch, moments: Tensor, round_: Round) -> Tensor:
         """Take a step on each client's own row of its mixture, in place; return the weights' slopes (n, N).
 
         The own row moves by its weight times the gradient at the mixture; slopes are the gradient's products with all
-        rows as they were mixed. Returns None, and changes nothing, if the objective does not support this. Raises
-        DivergedError.
+        rows as they were mixed. Raises DivergedError.
         """
-        if self.measured is not None or self._mixing is None:
-            return None
-        found = self._mixing.mixed_step(mixture, batch.indices, moments, round_, self._views(batch))
-        if found is None:
-            return None
-        losses, slopes = found
+        views = self._views(batch)
+        losses, slopes = self._gradients(batch).mixed_step(mixture, batch.indices, moments, round_, views)
         self._count(losses, batch)
         return slopes
 
@@ -214,24 +183,16 @@ class LocalTraining:
         r, active = self.round, self.clients[: len(batch.indices)]
         return [View(c, r.seed, r.number, batch.purpose, batch.step) for c in active]
 
-    def _measuring(
-        self,
-        statistics: Tensor,
-        W: Tensor,
-        batch: Batch,
-        criterion: Criterion | list[RowCriterion] | None,
-        above: int,
-    ) -> tuple[Tensor, Tensor]:
-        """Return ``gradient``, and update ``statistics`` (n, b) in place with the batch as seen by rows W.
+    def _gradients(self, batch: Batch) -> GradientSource:
+        """Return what computes a batch's gradients: the objective, which may measure BatchNorm statistics beside them.
 
         A batch counts once, for the first model that uses it: in the first training pass of a round this is the
         received model, or close to it.
         """
-        rows = torch.cat([W, statistics], 1)
-        losses, G = self.objective.gradient(rows, batch.indices, criterion, above, self._views(batch))
-        statistics.copy_(rows[:, W.shape[1] :])
+        if self.measured is None or (batch.purpose, batch.step) != (TRAINING, self._unmeasured):
+            return self.objective
         self._unmeasured = None
-        return losses, G[:, : W.shape[1]]
+        return _Measuring(self.objective, self.measured)
 
     def loss(self, W: Tensor, split: str) -> Tensor:
         """Return mean losses (n,) of rows W on each client's whole split; NaN if a client has no such samples."""
@@ -261,6 +222,30 @@ class LocalTraining:
 
     def training_losses(self) -> list[float | None]:
         """Return each client's mean training loss over the steps so far; None before the first, or if hidden."""
-        if self._guarded and not self._guarded.shows_losses:
+        if not self.objective.shows_losses:
             return [None] * len(self.clients)
         return [s / n if n else None for s, n in zip(self._losses, self._samples, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Measuring(GradientSource):
+    """An objective that also updates BatchNorm statistics (n, b), in place, with each batch as seen by the rows."""
+
+    objective: Objective
+    statistics: Tensor
+
+    def gradient(
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: Criterion | list[RowCriterion] | None = None,
+        above: int = 0,
+        views: Views = None,
+        kept: ConstantFeatures | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the objective's gradients, without those of the statistics."""
+        statistics, d = self.statistics[: len(W)], W.shape[1]
+        rows = torch.cat([W, statistics], 1)
+        losses, G = self.objective.gradient(rows, indices, criterion, above, views, kept)
+        statistics.copy_(rows[:, d:])
+        return losses, G[:, :d]

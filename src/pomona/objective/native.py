@@ -1,0 +1,154 @@
+"""The objective by the native engine: gradients, whole steps and mixtures in the package pomona-native."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from pomona.core.round import Round
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.batches import View, Views
+from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision
+from pomona.objective.native_network import NativeNetwork, Prepared, prepared
+from pomona.objective.objective import ConstantFeatures, Criterion, Mixture, Pull, RowCriterion
+from pomona.objective.pytorch import TorchObjective
+
+Seen = tuple[Tensor, Tensor, Tensor, Tensor]  # weights (m, N), own positions (m,), copies (N, d), own rows (m, d)
+
+
+class NativeObjective(TorchObjective):
+    """Losses and gradients of rows W (n, d), row by row.
+
+    Mixtures are computed in passes over all mixed rows, each for all clients of a call; a client's results are
+    bit-identical whatever other clients are in the call. Criteria that differ from the run's, products with a Hessian,
+    and features of the last layer are PyTorch's.
+
+    Args:
+        module, space, data, criterion, precision: as for ``TorchObjective``.
+        network: the package's network for this module and these data.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        space: ParameterSpace,
+        data: DeviceDataset,
+        criterion: Criterion,
+        network: NativeNetwork,
+        precision: Precision = "fp32",
+    ) -> None:
+        super().__init__(module, space, data, criterion, precision)
+        self._network = network
+        self._memory = torch.empty(2, 0, 0)  # of a step's mixtures and gradients, reused by the next step
+
+    def gradient(
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: Criterion | list[RowCriterion] | None = None,
+        above: int = 0,
+        views: Views = None,
+        kept: ConstantFeatures | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return mean losses (n,) and gradients G (n, d); features in ``kept`` are reused for batches with a view."""
+        if criterion is not None:
+            return super().gradient(W, indices, criterion, above, views)
+        losses, G = torch.empty(len(W)), torch.empty_like(W)
+        G[:, :above] = G[:, self.space.trained :] = 0
+        for k, (row, index, view, g) in enumerate(zip(W, indices, views or [None] * len(W), G, strict=True)):
+            batch = self._batch(index, view)
+            if kept and view and self._network.skipped(above):
+                features = kept.of(view, partial(self._network.below, row, batch, above))
+                losses[k] = self._network.gradient_above(features, row, g, batch[2], above)
+            else:
+                losses[k] = self._network.gradient(row, g, batch, above)
+        return losses, G
+
+    def step(
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        moments: Tensor,
+        round_: Round,
+        views: Views = None,
+        pull: Pull | None = None,
+        part: slice | None = None,
+    ) -> Tensor:
+        """Take one step of the round's optimizer; plain SGD is a call per row, others follow from the gradients."""
+        if not round_.optimizer.plain:
+            return super().step(W, indices, moments, round_, views, pull, part)
+        losses = torch.empty(len(W))
+        for k, (row, index, view) in enumerate(zip(W, indices, views or [None] * len(W), strict=True)):
+            own_pull = pull.row(k) if pull else None
+            losses[k] = self._network.step(row, moments[k], self._batch(index, view), round_, own_pull, part)
+        return losses
+
+    def mixing_layout(self, copies: Tensor) -> Tensor:
+        """Return the copies as they are: a row that fills several places is read once."""
+        return copies
+
+    def mixtures(self, mixture: Mixture) -> Tensor:
+        """Return the mixtures (n, d)."""
+        W = torch.empty_like(mixture.cores)
+        for some, seen in _calls(mixture):
+            self._network.package.mix(*seen, W[some])
+        return W
+
+    def products(self, mixture: Mixture, G: Tensor) -> Tensor:
+        """Return the products (n, N) of rows G (n, d) with the mixed rows."""
+        slopes = torch.empty_like(mixture.weights)
+        for some, seen in _calls(mixture):
+            self._network.package.products(*seen[1:], G[some], slopes[some])
+        return slopes
+
+    def mixed_step(
+        self,
+        mixture: Mixture,
+        indices: list[Tensor],
+        moments: Tensor,
+        round_: Round,
+        views: Views = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Take a step on the own rows; of plain SGD, its mixtures and gradients reuse the same memory."""
+        if not round_.optimizer.plain:
+            return super().mixed_step(mixture, indices, moments, round_, views)
+        W, G = self._room(*mixture.cores.shape)
+        losses, slopes = torch.empty(len(W)), torch.empty_like(mixture.weights)
+        rates = round_.lr, round_.momentum, round_.weight_decay
+        calls, package = list(_calls(mixture)), self._network.package
+        for some, seen in calls:
+            package.mix(*seen, W[some])
+        for k, (index, view) in enumerate(zip(indices, views or [None] * len(W), strict=True)):
+            losses[k] = self._network.gradient(W[k], G[k], self._batch(index, view))
+        for some, seen in calls:
+            package.move(*seen, G[some], moments[some], slopes[some], *rates)
+        return losses, slopes
+
+    @torch.no_grad()
+    def batchwise(
+        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Apply a function to each batch's outputs (b, K) and targets, on all of a client's split."""
+        parts = self.data.rows[split][client].split(EVALUATION_BATCH)
+        return self.data.batchwise(parts, partial(self._network.outputs, row), of)
+
+    def _batch(self, index: Tensor, view: View | None) -> Prepared:
+        """Return a batch with its training view."""
+        if self.data.plain or view is None:
+            return self._network.resident(index)
+        return prepared(*self.data.seen(index, view))
+
+    def _room(self, n: int, d: int) -> Tensor:
+        """Return memory (2, n, d) for mixtures and gradients."""
+        if self._memory.shape[1] < n or self._memory.shape[2] != d:
+            self._memory = torch.zeros(2, n, d)
+        return self._memory[:, :n]
+
+
+def _calls(mixture: Mixture) -> Iterator[tuple[slice, Seen]]:
+    """Yield the calls to make with their clients: one for all, or one for each client with copies of its own."""
+    own, shared = mixture.own.int().argmax(1), mixture.copies.dim() == 2
+    for some in [slice(None)] if shared else [slice(k, k + 1) for k in range(len(own))]:
+        copies = mixture.copies if shared else mixture.copies[some][0]
+        yield some, (mixture.weights[some], own[some], copies, mixture.cores[some])
