@@ -28,7 +28,7 @@ def representatives(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
 def drawn(cases: Iterable[Any], count: int = 1, group: Callable[[Any], object] = lambda _: "") -> list[Any]:
     """The cases as parameters, with all but ``count`` of each group marked slow.
 
-    The commit draws which: each one runs others, and a commit always the same.
+    The commit's tree draws which: each change runs others, and a tree always the same.
     """
     cases, places = list(cases), defaultdict(list)
     for place, case in enumerate(cases):
@@ -39,10 +39,10 @@ def drawn(cases: Iterable[Any], count: int = 1, group: Callable[[Any], object] =
 
 @cache
 def seed() -> str:
-    """What draws: ``POMONA_TEST_SEED``, else the commit that is checked out."""
+    """What draws: ``POMONA_TEST_SEED``, else the tree of the commit, which stays the same when the commit is rebased."""
     chosen = os.environ.get("POMONA_TEST_SEED")
     if not chosen:
-        asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD^{tree}"]
         found = subprocess.run(asked, capture_output=True, text=True, check=False)
         chosen = found.stdout.strip()[:12] or "no commit"
     return chosen
