@@ -14,7 +14,7 @@ from paper_suites import FOLDER
 
 SUITE = FOLDER / "apple-table1.toml"
 COLUMNS = ["mnist-pathological", "pathmnist-practical"]  # one with data, one whose data has to be fetched
-ROWS = ["separate", "fedavg", "fedfomo", "apple"]
+ROWS = ["separate", "apple"]
 DATA = os.environ.get("POMONA_DATA")
 
 

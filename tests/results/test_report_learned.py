@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,18 @@ def of(result: Result) -> dict[str, Series]:
 
 def drawn(result: Result) -> dict[str, ReportFigure]:
     return {picture.name: picture for picture in figures(runs([result])[0])}
+
+
+@cache
+def drawn_of_each_kind() -> dict[str, ReportFigure]:
+    """The figures of a run with quantities of each kind; tests only look at them."""
+    return drawn(showing(each_kind()))
+
+
+@cache
+def drawn_of_clusters() -> dict[str, ReportFigure]:
+    """The figures of CFL's run; tests only look at them."""
+    return drawn(clustered())
 
 
 @settings(max_examples=40, deadline=None)
@@ -156,7 +169,7 @@ def test_each_line_of_one_clients_relationships_is_named() -> None:
 
 def test_values_hold_the_numbers_and_their_mean() -> None:
     infos = each_kind()
-    pictures = drawn(showing(infos))
+    pictures = drawn_of_each_kind()
     alpha = pictures["alpha-values"]
     assert [r["alpha"] for r in alpha.rows] == [v for info in infos for v in info["alpha"]]
     line = next(x for x in alpha.figure.axes[0].lines if x.get_label() == "mean over clients")
@@ -174,7 +187,7 @@ def test_values_hold_the_numbers_and_their_mean() -> None:
 
 
 def test_what_is_alike_for_all_is_one_line() -> None:
-    picture = drawn(showing(each_kind()))["inheritance-values"]
+    picture = drawn_of_each_kind()["inheritance-values"]
     assert len(picture.figure.axes) == 1
     assert len(picture.figure.axes[0].lines) == 1
     assert "It is the same for every client" in picture.caption
@@ -183,7 +196,7 @@ def test_what_is_alike_for_all_is_one_line() -> None:
 
 
 def test_what_no_catalogue_knows_is_drawn_under_its_own_name() -> None:
-    picture = drawn(showing(each_kind()))["my-own-thing-values"]
+    picture = drawn_of_each_kind()["my-own-thing-values"]
     assert "“my own thing” as the method records it" in picture.caption
     assert slug("診療") == "unnamed"
 
@@ -197,7 +210,7 @@ def test_one_client_alone_and_one_round() -> None:
 
 
 def test_clusters_are_sorted_and_told_apart() -> None:
-    picture = drawn(clustered())["cluster-map"]
+    picture = drawn_of_clusters()["cluster-map"]
     last = {r["client"]: r["cluster"] for r in picture.rows if r["round"] == 5}
     assert list(last.values()) == [0, 0, 2, 2, 1, 1]
     image = picture.figure.axes[0].images[0]
@@ -210,7 +223,7 @@ def test_clusters_are_sorted_and_told_apart() -> None:
 
 
 def test_norms_belong_to_the_round_before() -> None:
-    picture = drawn(clustered())["cluster-norms"]
+    picture = drawn_of_clusters()["cluster-norms"]
     means = {(r["number"], r["round"]): r["norm"] for r in picture.rows if r["quantity"] == "mean update"}
     # Recorded in round t + 1 as 0.1 (t + cluster), t from 0; cluster 1 received its model in rounds 3 to 5, 2 in round 5.
     expected = (
@@ -284,8 +297,8 @@ def test_figures_of_several_runs_are_named_after_their_methods() -> None:
 
 
 def test_pictures_fill_their_frame(tmp_path: Path) -> None:
-    for picture in [*drawn(showing(each_kind(3), PARTIAL[:3])).values(), *drawn(clustered()).values()]:
-        picture.save(tmp_path)
+    for picture in [*drawn(showing(each_kind(3), PARTIAL[:3])).values(), *drawn_of_clusters().values()]:
+        picture.save(tmp_path, ("png",))
         with Image.open(tmp_path / f"{picture.name}.png") as image:
             grey = np.asarray(image.convert("L"))
         assert np.unique(grey).size > 10

@@ -53,24 +53,33 @@ def test_a_table_says_how_many_rows_it_had():
     assert re.match("The first 200 of 1,200 rows; clients.csv", cut.notes[1])
 
 
+@pytest.fixture
+def small_pages(monkeypatch):
+    """Pages that draw at most 20 classes, and 200 label counts."""
+    monkeypatch.setattr(page_data, "DRAWN", 20)
+    monkeypatch.setattr(page_data, "MARKS", 200)
+
+
+@pytest.mark.usefixtures("small_pages")
 def test_what_is_too_large_to_draw_is_named_with_its_file():
-    made = runs([result("fedavg", n=101, rounds=1, classes=201)])  # 20,301 counts of labels
+    made = runs([result("fedavg", n=11, rounds=1, classes=21)])  # 231 label counts
     data = payload(made, None)
     assert data["partitions"] == {}
     assert data["runs"][0]["confusion"] is None
     confused, labels = left_out(made)
-    assert "201 classes" in confused
+    assert "21 classes" in confused
     assert confused.endswith("writes confusion.csv.")
-    assert "101 clients hold of 201 classes" in labels
+    assert "11 clients hold of 21 classes" in labels
     assert labels.endswith("writes labels.csv.")
     assert labels in page(made)
 
 
+@pytest.mark.usefixtures("small_pages")
 def test_what_can_be_drawn_is_drawn():
-    made = runs([result("fedavg", n=100, rounds=1, classes=200)])
+    made = runs([result("fedavg", n=10, rounds=1, classes=20)])
     data = payload(made, None)
     assert len(data["partitions"]) == 1
-    assert len(data["runs"][0]["confusion"]["counts"]) == 200
+    assert len(data["runs"][0]["confusion"]["counts"]) == 20
     assert left_out(made) == []
 
 

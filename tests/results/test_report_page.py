@@ -24,7 +24,7 @@ from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.results.figures.confusion import pooled_confusion
 from pomona.results.figures.curves import curves
-from pomona.results.figures.figure import DRAWINGS, FORMS
+from pomona.results.figures.figure import FORMS
 from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import settings, write
@@ -161,15 +161,13 @@ def test_pdf_drawings_hold_text_as_text_and_no_date(report: Path) -> None:
     assert b"/Subtype /Image" not in (report.parent / "figures" / "curves.pdf").read_bytes()
 
 
-def test_a_figure_has_the_same_bytes_each_time_it_is_drawn(results: list[Result], tmp_path: Path) -> None:
-    for name in ("once", "again"):
-        (tmp_path / name).mkdir()
-        with drawing():
-            picture = curves(runs(results))
-            assert picture is not None
-            picture.save(tmp_path / name, tuple(DRAWINGS))
-    for form in DRAWINGS:
-        once, again = (tmp_path / name / f"curves.{form}" for name in ("once", "again"))
+def test_a_figure_has_the_same_bytes_each_time_it_is_drawn(report: Path, results: list[Result], tmp_path: Path) -> None:
+    with drawing():
+        picture = curves(runs(results))
+        assert picture is not None
+        picture.save(tmp_path)
+    for form in FORMS:
+        once, again = (folder / f"curves.{form}" for folder in (report.parent / "figures", tmp_path))
         assert once.read_bytes() == again.read_bytes(), form
 
 
@@ -261,7 +259,7 @@ def test_page_states_the_headline_numbers(report: Path, results: list[Result]) -
 
 def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     one = [result("separate", n=2, rounds=2, classes=2)]
-    first, second = (write(one, tmp_path / name, FORMS).parent for name in "ab")
+    first, second = (write(one, tmp_path / name, ("svg", "csv")).parent for name in "ab")
     for path in [p.relative_to(first) for p in first.rglob("*.*") if p.is_file()]:
         assert (first / path).read_bytes() == (second / path).read_bytes()
 
