@@ -17,7 +17,7 @@ from pomona.objective.pytorch import TorchObjective
 from pomona.personal import PersonalModel
 from pomona.record.mask_examples import example, read
 from pomona.record.paired_gain import gains
-from pomona.results.figures.masks import masks as masks_figure
+from pomona.results.figures.stills import masks as masks_figure
 from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import runs
 from pomona.scenario import Scenario

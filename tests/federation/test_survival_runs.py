@@ -127,7 +127,7 @@ def test_an_export_names_the_edges(run, tmp_path):
 
 
 def test_the_report_draws_survival_by_risk(run):
-    from pomona.results.figures.kaplan_meier import risk_groups, survival
+    from pomona.results.figures.stills import risk_groups, survival
     from pomona.results.figures.style import drawing
     from pomona.results.run_numbers import runs
     from pomona.results.tables.by_task import survival_table
@@ -152,7 +152,7 @@ def test_the_report_draws_survival_by_risk(run):
 
 
 def test_runs_of_classes_have_no_such_figure():
-    from pomona.results.figures.kaplan_meier import survival
+    from pomona.results.figures.stills import survival
     from pomona.results.run_numbers import runs
     from pomona.results.tables.by_task import survival_table
 

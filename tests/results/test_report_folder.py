@@ -16,8 +16,7 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.record.result import Result
 from pomona.results import table
-from pomona.results.figures.figure import FORMS, ReportFigure, forms
-from pomona.results.figures.folder import INDEX, listed, save
+from pomona.results.figures.figure import FORMS, INDEX, ReportFigure, forms, listed, save
 from pomona.results.figures.sections import distinct
 from pomona.results.web.page_data import LiveProgress
 from pomona.results.web.report_page import refresh, write

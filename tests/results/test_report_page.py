@@ -22,7 +22,7 @@ from pomona.core.table import NOTHING
 from pomona.metrics.metric import ACCURACY
 from pomona.record.paired_gain import gains
 from pomona.record.result import Result
-from pomona.results.figures.confusion import pooled_confusion
+from pomona.results.figures.classification import pooled_confusion
 from pomona.results.figures.curves import curves
 from pomona.results.figures.figure import FORMS
 from pomona.results.figures.style import drawing

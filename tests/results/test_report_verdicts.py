@@ -12,7 +12,7 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.results.figures.clients import values
 from pomona.results.figures.curves import place
-from pomona.results.figures.diagnostics import figures
+from pomona.results.figures.sections import figures
 from pomona.results.gain_presentation import by_client, gained
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables

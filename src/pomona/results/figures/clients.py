@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pomona.results.figures.axes import grid, legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import (
     FRAME,
     INK,
+    grid,
+    legend_below,
+    panels,
     shorten,
 )
 from pomona.results.gain_presentation import Gained, by_client, gained_over

@@ -4,10 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from pomona.results.figures.axes import bare, bundle, grid, legend_below, over_rounds, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.series import Series, number
-from pomona.results.figures.style import FRAME, MISSING, client_colours
+from pomona.results.figures.style import (
+    FRAME,
+    MISSING,
+    bare,
+    bundle,
+    client_colours,
+    grid,
+    legend_below,
+    over_rounds,
+    panels,
+)
 
 NAMED = 45
 """Maximum number of clients with name labels."""

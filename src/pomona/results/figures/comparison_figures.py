@@ -7,10 +7,8 @@ from typing import Any
 from pomona.core.toml import flat
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.figures.axes import legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.labels import Points, hidden, name_ends
-from pomona.results.figures.style import FRAME, INK
+from pomona.results.figures.style import FRAME, INK, Points, hidden, legend_below, name_ends, panels
 from pomona.results.look import Look, looks
 from pomona.results.significance import Ranking
 from pomona.results.tables.client_tests import gains, shared_seeds

@@ -5,10 +5,8 @@ from itertools import accumulate
 from typing import Any
 
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.results.figures.axes import grid, legend_below, over_rounds, panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.labels import Points, hidden, name_ends
-from pomona.results.figures.style import FRAME
+from pomona.results.figures.style import FRAME, Points, grid, hidden, legend_below, name_ends, over_rounds, panels
 from pomona.results.run_numbers import Run, alike, views
 from pomona.results.wording import capital
 

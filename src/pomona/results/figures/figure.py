@@ -1,5 +1,7 @@
-"""A figure with its text and numbers, saved as PNG, SVG and PDF, with its numbers as CSV."""
+"""A figure with its text and numbers, and the folder that contains the figures of one page."""
 
+import json
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,18 +9,23 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pomona.core.errors import ConfigError
+from pomona.core.bounds import parse
+from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import content
 from pomona.core.table import csv_text
-from pomona.storage.atomic_io import anew
+from pomona.storage.atomic_io import anew, own
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 Rows: TypeAlias = list[Mapping[str, Any]]
 
 DRAWINGS = {"png": "Creation Time", "svg": "Date", "pdf": "CreationDate"}
 """Formats of the drawing, with the metadata for the date, which is omitted so that files are reproducible."""
 FORMS = (*DRAWINGS, "csv")
+INDEX = "index.json"
+"""List of files written by the report; no other files are ever deleted."""
 
 
 def forms(text: str) -> tuple[str, ...]:
@@ -70,3 +77,38 @@ class ReportFigure:
         self.figure.savefig(out, format=form, dpi=150, facecolor="white", metadata={DRAWINGS[form]: None})
         # The layout of the first drawing is reused for the others.
         self.figure.set_layout_engine("none")
+
+
+def save(pictures: Sequence[ReportFigure], folder: Path, forms: Sequence[str] = FORMS) -> None:
+    """Save all pictures in some formats, then delete files of earlier calls that were not written again.
+
+    Raises:
+        OSError: the folder cannot be created or written.
+        StorageError: it is a link, so that files of another folder would be replaced.
+    """
+    own(folder.parent, folder.name).mkdir(parents=True, exist_ok=True)
+    new = {f"{picture.name}.{form}": picture.title for picture in pictures for form in forms}
+    old = listed(folder)
+    # Both lists, until the old files are deleted: a kill in between leaves no unlisted file.
+    _list(folder, dict.fromkeys(old, "") | new)
+    for picture in pictures:
+        picture.save(folder, forms)
+    for name in old - new.keys():
+        (folder / name).unlink(missing_ok=True)
+    _list(folder, new)
+
+
+def listed(folder: Path) -> set[str]:
+    """Return the names of figure files in the list; anything else in it is ignored."""
+    try:
+        names = parse(content(folder / INDEX), StorageError)
+    except (OSError, StorageError):
+        return set()
+    return (
+        {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMS)})", n)} if isinstance(names, dict) else set()
+    )
+
+
+def _list(folder: Path, names: dict[str, str]) -> None:
+    text = json.dumps(names, indent=2, ensure_ascii=False) + "\n"
+    anew(folder / INDEX).write_text(text, encoding="utf-8")

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.results.figures.axes import grid, panels
 from pomona.results.figures.figure import ReportFigure
-from pomona.results.figures.style import DARK, FRAME, client_colours, shorten
+from pomona.results.figures.style import DARK, FRAME, client_colours, grid, panels, shorten
 from pomona.results.run_numbers import Run, client_names
 
 NAMED = 40

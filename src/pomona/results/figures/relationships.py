@@ -5,10 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from pomona.results.figures.axes import bare, bundle, grid, over_rounds, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.series import Series, Values, blocks, number, order
-from pomona.results.figures.style import DARK, FRAME, INK, KIN, MISSING, client_colours
+from pomona.results.figures.style import (
+    DARK,
+    FRAME,
+    INK,
+    KIN,
+    MISSING,
+    bare,
+    bundle,
+    client_colours,
+    grid,
+    over_rounds,
+    panels,
+)
 from pomona.results.wording import slug
 
 PANELS = 12

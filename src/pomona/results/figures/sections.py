@@ -1,14 +1,60 @@
 """Sections of a report and their figures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from pomona.results.figures import calibration, clients, confusion, curves, kaplan_meier, masks, partition
-from pomona.results.figures.diagnostics import learned
+from pomona.results.figures import (
+    classification,
+    client_values,
+    clients,
+    clusters,
+    curves,
+    partition,
+    relationships,
+    stills,
+)
 from pomona.results.figures.figure import ReportFigure
+from pomona.results.figures.series import Series, recorded
 from pomona.results.run_numbers import Run
+from pomona.results.wording import slug
+
+ASIDE = ("schedule",)
+"""Quantities with their own figure in another section."""
+
+
+def learned(runs: list[Run]) -> list[ReportFigure]:
+    """Draw the figures of every run that has some; with several such runs, names and titles end with the method's."""
+    found = [(run, drawn) for run in runs if (drawn := figures(run))]
+    if len(found) < 2:
+        return [picture for _, drawn in found for picture in drawn]
+    return [
+        replace(p, name=f"{p.name}-{slug(run.result.name)}", title=f"{p.title}, {run.label}")
+        for run, drawn in found
+        for p in drawn
+    ]
+
+
+def figures(run: Run) -> list[ReportFigure]:
+    """Draw all figures of one run's quantities, in the order of the record."""
+    shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
+    clustered = any(series.quantity.kind == "clusters" for series in shown.values())
+    own = [series for name, series in shown.items() if not (clustered and name in clusters.NORMS)]
+    return [picture for series in own for picture in _drawn(series, shown)]
+
+
+def _drawn(series: Series, shown: dict[str, Series]) -> list[ReportFigure]:
+    match series.quantity.kind:
+        case "matrix":
+            return relationships.figures(series)
+        case "clusters":
+            return clusters.figures(series, shown)
+        case "values":
+            return client_values.figures(series)
+        case "epochs":
+            return client_values.learning_curves(series.run, series.quantity)
+
 
 Draw: TypeAlias = Callable[[list[Run]], ReportFigure | None]
 
@@ -32,31 +78,14 @@ def pictures(runs: list[Run]) -> list[ReportFigure]:
         + together(
             clients.values,
             clients.spread,
-            confusion.confusion,
-            masks.masks,
-            calibration.calibration,
-            kaplan_meier.survival,
+            classification.confusion,
+            stills.masks,
+            classification.calibration,
+            stills.survival,
         )
         + learned(runs)
         + together(partition.bubbles, partition.holders)
     )
-
-
-STILLS: Mapping[str, tuple[Draw, Callable[[Run], Any]]] = {
-    "masks": (masks.masks, masks.examples),
-    "survival": (kaplan_meier.survival, kaplan_meier.risk_groups),
-}
-"""Figures that the page shows as pictures instead of by script: how each is drawn, and what a run must have."""
-
-
-def shows_stills(runs: list[Run]) -> bool:
-    """Return whether a run has the numbers for a figure that the page shows as a picture."""
-    return any(has(run) for _, has in STILLS.values() for run in runs)
-
-
-def stills(runs: list[Run]) -> list[ReportFigure]:
-    """Draw the figures that the page shows as pictures. Call it inside ``style.drawing``."""
-    return [picture for draw, _ in STILLS.values() if (picture := draw(runs))]
 
 
 def distinct(pictures: list[ReportFigure]) -> list[ReportFigure]:

@@ -8,7 +8,7 @@ import numpy as np
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.run_summary import diverging
-from pomona.results.figures.confusion import confusions
+from pomona.results.figures.classification import confusions
 from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
 from pomona.results.gain_presentation import gained, named

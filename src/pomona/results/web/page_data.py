@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from pomona.metrics.metric import Metric
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
-from pomona.results.figures import clusters, partition, weight_learning
-from pomona.results.figures.confusion import DRAWN, class_names, pooled_confusion
+from pomona.results.figures import clusters, partition
+from pomona.results.figures.classification import DRAWN, class_names, pooled_confusion
+from pomona.results.figures.client_values import course
 from pomona.results.figures.curves import MEGABYTE, penalty, place
-from pomona.results.figures.diagnostics import ASIDE
+from pomona.results.figures.sections import ASIDE
 from pomona.results.figures.series import MATRIX, Series, order, recorded, too_large
 from pomona.results.gain_presentation import Gained, gained
 from pomona.results.look import MARKERS, Look
@@ -232,7 +233,7 @@ def _quantity(series: Series) -> Json:
 
 def _epochs(series: Series) -> Json | None:
     """Return losses over the epochs of weight learning, and the length of each client's initial stage."""
-    what, found = series.quantity, weight_learning.course(series.run, series.quantity.name)
+    what, found = series.quantity, course(series.run, series.quantity.name)
     words = {name: getattr(what, name) for name in ("name", "kind", "title", "symbol", "meaning")}
     return None if found is None else {**words, "values": pack(found.losses), "stage": found.stage}
 

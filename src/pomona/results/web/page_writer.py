@@ -7,8 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pomona.results.figures.figure import ReportFigure
-from pomona.results.figures.folder import save
+from pomona.results.figures.figure import ReportFigure, save
 from pomona.storage.atomic_io import publish, writing
 
 FIGURES = "figures"

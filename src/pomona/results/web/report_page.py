@@ -19,7 +19,8 @@ from pomona.core.toml import flat
 from pomona.metrics.metric import DETAILS, METRICS, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results.figures.figure import ReportFigure
-from pomona.results.figures.sections import SECTIONS, STILLS, pictures, shows_stills, stills
+from pomona.results.figures.sections import SECTIONS, pictures
+from pomona.results.figures.stills import STILLS, shows_stills, stills
 from pomona.results.figures.style import drawing
 from pomona.results.gain_presentation import gained, of_fewer
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
