@@ -32,7 +32,7 @@ from statistics import median
 
 from deployment import OPTIONS, Case, config
 from peers_deployment import flower_noop
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.supervision.processes import environment

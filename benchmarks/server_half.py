@@ -130,7 +130,7 @@ def run(words: list[str]) -> None:
     from pomona.federation.callbacks import NullCallback
     from pomona.federation.checkpointing import Checkpointing
     from pomona.federation.loop import Loop
-    from pomona.record.writer import RunRecord
+    from pomona.record.run_folder import RunRecord
     from rounds import noise, scenario_of
 
     torch.set_num_threads(1)

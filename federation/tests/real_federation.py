@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from federation_in_process import settings
 from pomona.federation.transport import Inline
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona_federation.rehearsal.run import local_federation

@@ -24,7 +24,7 @@ from pomona.data.settings import DataSettings
 from pomona.privacy.epsilon_accounting import Event, combined
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.mechanism import rate, steps
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked
 from pomona_federation.audit import read as audit_lines

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from federation_in_process import APPLE, deployed, same
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona.record.run_summary import summarise
 from pomona.results import table
 from pomona.storage import checkpoint

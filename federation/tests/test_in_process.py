@@ -16,7 +16,7 @@ from federation_in_process import APPLE, deployed, same
 from pomona.core.errors import StorageError
 from pomona.core.membership import Membership
 from pomona.methods import METHODS
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
 from pomona_federation.audit import Audit, read, verify

@@ -9,7 +9,7 @@ import pytest
 from federation_in_process import deployed, same
 from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked
 from pomona_federation.agreement import Federation

@@ -8,7 +8,7 @@ from federation_in_process import Federation, deployed, loaded, same
 from masks import archive, settings
 from pomona.config import resolve
 from pomona.core.errors import DataError
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation as Agreement
 from pomona_federation.rehearsal.files import federation_file

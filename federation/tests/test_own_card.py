@@ -4,7 +4,7 @@ import hashlib
 import tomllib
 
 from federation_in_process import APPLE
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona_federation.agreement import Federation
 
 

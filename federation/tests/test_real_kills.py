@@ -11,7 +11,7 @@ from statistics import median
 
 import pytest
 
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from real_federation import check, federation, kill, started
 
 pytestmark = pytest.mark.slow

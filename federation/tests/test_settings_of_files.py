@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pomona.cli.settings_reference import find
+from pomona.cli.settings import find
 from pomona_federation.cli.settings import FILES, in_files, page
 from pomona_federation.silo.settings import SiloFile
 

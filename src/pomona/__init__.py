@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pomona.config import Config
     from pomona.federation.callbacks import Callback
     from pomona.record.paired_gain import Gain, gains
-    from pomona.record.reading import load
     from pomona.record.result import Result
     from pomona.record.rows import Evaluation, RoundRow
+    from pomona.record.run_folder import load
     from pomona.simulation import run
 
 __all__ = [
@@ -63,7 +63,7 @@ _LAZY = {
     "Result": "pomona.record.result:Result",
     "RoundRow": "pomona.record.rows:RoundRow",
     "gains": "pomona.record.paired_gain:gains",
-    "load": "pomona.record.reading:load",
+    "load": "pomona.record.run_folder:load",
     "run": "pomona.simulation:run",
 }
 

@@ -30,10 +30,9 @@ from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, find, identity, require_same, without
 from pomona.objective.native_package import release
 from pomona.record.events import EVENTS
-from pomona.record.reading import load, require_unchanged
 from pomona.record.result import Result, gather
+from pomona.record.run_folder import Mark, RunRecord, load, require_unchanged
 from pomona.record.run_summary import summarise
-from pomona.record.writer import Mark, RunRecord
 from pomona.scenario import Scenario
 from pomona.storage.checkpoint import Checkpoint, differing, newest
 from pomona.storage.committed_rounds import FOLDER, last_round

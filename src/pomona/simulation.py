@@ -45,9 +45,8 @@ from pomona.lifecycle import (
 )
 from pomona.objective.training import When
 from pomona.personal.collect import held_models, save_cards, save_mask_examples, save_models
-from pomona.record.reading import load
 from pomona.record.result import Result
-from pomona.record.writer import RunRecord, committed_events, require_free
+from pomona.record.run_folder import RunRecord, committed_events, load, require_free
 from pomona.scenario import Scenario
 from pomona.storage.atomic_io import probe, publish, writing
 from pomona.storage.lock import locked, require_own

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pomona.cli import main
-from pomona.cli.settings_reference import find, page, settings
+from pomona.cli.settings import every, find, page
 from pomona.config import Config, keys
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_key_that_a_run_knows_is_in_the_reference_with_its_meaning():
-    listed = {s.key: s for s in settings()}
+    listed = {s.key: s for s in every()}
     known = {
         key
         for method in METHODS
@@ -30,10 +30,10 @@ def test_every_key_that_a_run_knows_is_in_the_reference_with_its_meaning():
 
 
 def test_defaults_and_limits_are_those_of_the_settings_records():
-    (rounds,) = (s for s in find("rounds", settings()) if not s.owner)
+    (rounds,) = (s for s in find("rounds", every()) if not s.owner)
     assert rounds.default == str(Config.model_fields["rounds"].default)
     assert rounds.kind.startswith("whole number, at least 1")
-    (lr,) = find("lr", settings())
+    (lr,) = find("lr", every())
     assert (lr.default, lr.kind) == ("auto", "number or auto")
     for told, rates in zip(lr.meaning.split("; with adam"), (RATES, ADAPTIVE_RATES), strict=True):
         assert [float(rate) for rate in told.rpartition("from ")[2].split(", ")] == list(rates)
@@ -43,12 +43,12 @@ def test_defaults_and_limits_are_those_of_the_settings_records():
     ("word", "key"), [("method.mu", "method.mu"), ("mu", "method.mu"), ("apple", "method.dr_lr"), ("data", "data.path")]
 )
 def test_a_key_a_section_and_a_method_find_their_settings(word, key):
-    assert key in {s.key for s in find(word, settings())}
+    assert key in {s.key for s in find(word, every())}
 
 
 def test_an_unknown_word_gets_near_names():
     with pytest.raises(ConfigError, match="no setting 'batchsize'; did you mean batch_size"):
-        find("batchsize", settings())
+        find("batchsize", every())
 
 
 def test_the_page_in_the_docs_is_the_one_that_the_code_makes():

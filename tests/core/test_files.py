@@ -28,7 +28,7 @@ EXCEPTIONS = {
     ("pomona/privacy/ledger.py", "os.open"): "appended to; no link followed",
     ("pomona/storage/row_bank.py", "os.fdopen"): "memory of its own",
     ("pomona/storage/mapped_array.py", "np.memmap"): "a scratch file of its own, without a name",
-    ("pomona/record/writer.py", "open"): "a run's own record, cut back to its last committed round and appended to",
+    ("pomona/record/run_folder.py", "open"): "a run's own record, cut back to its last committed round and appended to",
     ("pomona_federation/provision/wheels.py", "read_bytes"): "a file of the installed package",
     ("pomona_federation/installation/restore.py", "tarfile.open"): "given an open file",
     ("pomona_federation/rehearsal/run.py", "load_file"): "models that the rehearsal itself has just written",

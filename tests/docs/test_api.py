@@ -24,7 +24,7 @@ EXAMPLES = (
     "pomona.config",
     "pomona.simulation",
     "pomona.record.paired_gain",
-    "pomona.record.reading",
+    "pomona.record.run_folder",
     "pomona.record.result",
     "pomona.record.rows",
 )

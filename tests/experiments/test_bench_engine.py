@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError, LockedError, StorageError, WorkerErr
 from pomona.experiments import job as bench_job
 from pomona.experiments import load, run
 from pomona.experiments.bench_table import csv, markdown, value
-from pomona.record.reading import load as load_run
+from pomona.record.run_folder import load as load_run
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pomona.experiments.cell_metrics import figures, seconds
-from pomona.record.reading import load
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
+from pomona.record.run_folder import load
 
 
 def evaluation(round_, split, accuracy, loss=(1.0, 1.0)):

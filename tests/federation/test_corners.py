@@ -186,7 +186,7 @@ def test_who_diverges_is_told_of_every_rate_that_may_be_meant(step, advice):
 
 
 def test_a_full_disk_is_one_line():
-    from pomona.record.writer import RunRecord
+    from pomona.record.run_folder import RunRecord
 
     record = RunRecord(None, {})
 

@@ -15,8 +15,8 @@ from pomona.metrics.overlap import dice, mean_dice
 from pomona.objective import pytorch
 from pomona.objective.pytorch import TorchObjective
 from pomona.personal import PersonalModel
-from pomona.record.mask_examples import example, read
 from pomona.record.paired_gain import gains
+from pomona.record.predictions import example, read_examples
 from pomona.results.figures.stills import masks as masks_figure
 from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import runs
@@ -202,7 +202,7 @@ def test_the_best_and_the_worst_mask_of_a_client_can_be_looked_at(masks, tmp_pat
     scenario = Scenario.prepare(config)
     result = pomona.load(run(config, tmp_path / "run").folder)
     for client, rows in enumerate(scenario.partition.clients):
-        found = read(result.folder, client)
+        found = read_examples(result.folder, client)
         scores = np.nanmean(dice(result.predictions(client)[0].astype(float))[:, 1:], axis=1)
         assert found.dice.tolist() == [scores.max(), scores.min()]
         ends = rows.test[[scores.argmax(), scores.argmin()]]
@@ -220,7 +220,7 @@ def test_the_best_and_the_worst_mask_of_a_client_can_be_looked_at(masks, tmp_pat
     assert "worst of all" in figure.alt
     (result.folder / "mask_examples.npz").write_bytes(b"no archive")
     with pytest.raises(DataError):
-        read(result.folder, 0)
+        read_examples(result.folder, 0)
 
 
 def test_of_a_volume_the_slice_with_most_of_the_truth_is_shown():

@@ -9,7 +9,7 @@ import pytest
 import pomona
 from pomona.cli import app
 from pomona.core.errors import StorageError
-from pomona.record.reading import load, require_unchanged
+from pomona.record.run_folder import load, require_unchanged
 from pomona.results.figures.figure import FORMS
 from pomona.results.web.report_page import write
 from pomona.storage.atomic_io import UNFINISHED, own, publish

@@ -15,7 +15,7 @@ from pomona.federation.calls import spread
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import due, select
 from pomona.federation.schedule import round_of
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from problems import tiny
 
 

@@ -11,7 +11,7 @@ from pomona import Config
 from pomona.metrics.survival import c_index
 from pomona.personal import PersonalModel
 from pomona.personal.export import Raw, export
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.tasks.survival import curves
 from pomona.testing import task_checks

@@ -12,8 +12,7 @@ from pomona import Config
 from pomona.data.dataset import Dataset
 from pomona.federation import loop
 from pomona.federation.callbacks import NullCallback
-from pomona.personal.card_figures import MOST, figures, held, outputs
-from pomona.personal.model_card import MOST_BYTES, PEOPLE, harmless, relationships
+from pomona.personal.model_card import MOST, MOST_BYTES, PEOPLE, figures, harmless, held, outputs, relationships
 from pomona.record.presentation import Presentation, Quantity
 from pomona.scenario import Scenario
 

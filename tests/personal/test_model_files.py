@@ -110,7 +110,7 @@ def test_export_runs_no_code_unless_told_to(evil, capsys, monkeypatch):
 
     (evil / "models").mkdir()
     (evil / "evil.safetensors").rename(evil / "models/client-00.safetensors")
-    monkeypatch.setattr("pomona.record.reading.load", lambda run: Told)
+    monkeypatch.setattr("pomona.record.run_folder.load", lambda run: Told)
     words = ("export", ".", "--client", "A", "--to", "safetensors")
     assert command(*words) == 6
     assert "--own-code" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from pomona.federation.admission import admit
 from pomona.federation.exchange import Reply
 from pomona.federation.transport import Inline
 from pomona.objective.training import LocalTraining
-from pomona.record.writer import RunRecord
+from pomona.record.run_folder import RunRecord
 from pomona.storage import checkpoint
 from pomona.storage.tensor_validation import decode, largest
 

@@ -136,7 +136,7 @@ def export(
     from pomona.personal import PersonalModel
     from pomona.personal.export import export as write
     from pomona.personal.export import inputs
-    from pomona.record.reading import load, require_unchanged
+    from pomona.record.run_folder import load, require_unchanged
     from pomona.storage.atomic_io import own
 
     number = client_place(client, load(run).about["clients"])

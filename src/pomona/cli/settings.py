@@ -1,16 +1,182 @@
 """``pomona settings``: the reference of all settings, from the code."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, out
-from pomona.cli.settings_reference import Setting, find, page
-from pomona.cli.settings_reference import settings as every
+from pomona.config import Config
+from pomona.core.errors import ConfigError, near
+from pomona.core.membership import Membership
+from pomona.core.optimizer import Optimizer
+from pomona.core.settings import Settings
+from pomona.core.stop import Stop
+from pomona.data.settings import ClientFiles, DataSettings
+from pomona.methods import METHODS
+from pomona.models import ModelSettings
+from pomona.models.settings import PatchSettings
+from pomona.partition import RECIPES
+from pomona.privacy.settings import Privacy
 from pomona.storage.atomic_io import writing
+
+SECTIONS: Mapping[str, type[Settings]] = {
+    "": Config,
+    "data": DataSettings,
+    "data.clients": ClientFiles,
+    "model": ModelSettings,
+    "model.patch": PatchSettings,
+    "optimizer": Optimizer,
+    "stop": Stop,
+    "privacy": Privacy,
+    "membership": Membership,
+    **{f"partition {name}": kind for name, kind in RECIPES.items()},
+    **{f"method {name}": kind for name, kind in METHODS.items()},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key.
+
+    Attributes:
+        key: as users write it, with its section.
+        owner: the partition, method or file with the key; empty for keys of every run.
+        kind: the allowed values, in words.
+        default: as in a TOML file; "not set", or "must be set".
+        meaning: one line.
+    """
+
+    key: str
+    owner: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def every() -> list[Setting]:
+    """Return every setting of a run, by section."""
+    return [setting for title, record in SECTIONS.items() for setting in of_record(title, record)]
+
+
+def find(word: str, among: Sequence[Setting]) -> list[Setting]:
+    """Return the settings of a key, section, method, partition or file. Raises ConfigError for other words."""
+    wanted = word.replace("-", "_")
+    found = [
+        s
+        for s in among
+        if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0])
+        or word in (s.owner, s.owner.partition(" ")[2])
+    ]
+    if not found:
+        names = {name for s in among for name in (s.key, s.key.rpartition(".")[2], s.owner.partition(" ")[2]) if name}
+        raise ConfigError(f"no setting {word!r}; {near(word, names)}")
+    return found
+
+
+def page() -> str:
+    """Return the reference as Markdown."""
+    parts = [
+        "# Settings",
+        "Made by `pomona settings --out docs/settings.md`. A run takes them from TOML files and from the command line "
+        "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints all that are in force, and "
+        "`pomona settings KEY` explains one.",
+    ]
+    parts += [
+        table(_heading(title), found) for title, record in SECTIONS.items() if (found := [*of_record(title, record)])
+    ]
+    plain = [name for name, kind in METHODS.items() if set(kind.model_fields) == {"name"}]
+    parts.append(f"Methods without settings of their own: {', '.join(plain)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def table(heading: str, found: Iterable[Setting]) -> str:
+    """Return a heading and the settings below it, as Markdown."""
+    rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in found]
+    return "\n".join([f"## {heading}", "", "| key | values | default | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def _heading(title: str) -> str:
+    kind, _, name = title.partition(" ")
+    if name:
+        return f"{kind.capitalize()} {name}"
+    return f"Section `{title}`" if title else "Every run"
+
+
+def _code(default: str) -> str:
+    return default if default in ("not set", "must be set") else f"`{default}`"
+
+
+def of_record(title: str, record: type[Settings]) -> Iterator[Setting]:
+    """Yield the settings of a record, except its sections and the name that selects it."""
+    section, _, name = title.partition(" ")
+    schema = record.model_json_schema()
+    for key, what in schema["properties"].items():
+        chooser = key == "name" and bool(name)
+        if chooser or key in SECTIONS or key in ("method", "partition"):
+            continue
+        yield Setting(
+            key=f"{section}.{key}" if section else key,
+            owner=title if name else "",
+            kind=_kind(what, schema.get("$defs", {})),
+            default="must be set" if key in schema.get("required", ()) else _shown(what.get("default")),
+            meaning=_sentence(what.get("description", "")),
+        )
+
+
+def _kind(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    """Describe the values that a JSON schema allows."""
+    if "$ref" in what:
+        return _kind(known[what["$ref"].rpartition("/")[2]], known)
+    if "anyOf" in what:
+        kinds = [_kind(part, known) for part in what["anyOf"] if part.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "const" in what or "enum" in what:
+        return ", ".join(map(str, what.get("enum", [what.get("const")])))
+    match what.get("type"):
+        case "array":
+            return f"list: {_kind(what.get('items') or _first(what), known)}"
+        case "object":
+            value = what.get("additionalProperties")
+            return f"table of {_kind(value, known)}" if isinstance(value, dict) else "table"
+        case "boolean":
+            return "true, false"
+        case "integer":
+            return "whole number" + _range(what)
+        case "number":
+            return "number" + _range(what)
+        case "string":
+            return "path" if what.get("format") == "path" else "text"
+    return "any"
+
+
+def _first(what: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the items of a tuple."""
+    items: list[Mapping[str, Any]] = what.get("prefixItems", [])
+    return items[0] if items else {}
+
+
+def _range(what: Mapping[str, Any]) -> str:
+    words = (
+        ("minimum", "at least"),
+        ("exclusiveMinimum", "above"),
+        ("maximum", "at most"),
+        ("exclusiveMaximum", "below"),
+    )
+    bounds = [f"{word} {what[key]:g}" for key, word in words if key in what]
+    return f", {', '.join(bounds)}" if bounds else ""
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return "not set"
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _sentence(text: str) -> str:
+    return text.rstrip(".").replace("|", "\\|")
 
 
 def settings(

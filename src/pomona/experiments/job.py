@@ -20,7 +20,7 @@ from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.experiments.cell_metrics import Figures, figures, seconds
 from pomona.federation.checkpointing import INERT
-from pomona.record.reading import load
+from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.storage.atomic_io import publish

@@ -23,7 +23,7 @@ from pomona.methods.base import Downlink, Initial, Server
 from pomona.metrics.best_round import reason
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.record.rows import Evaluation, RoundRow
-from pomona.record.writer import RunRecord
+from pomona.record.run_folder import RunRecord
 
 
 class Attendance(Protocol):

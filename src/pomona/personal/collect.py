@@ -16,7 +16,7 @@ from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import LOSS
 from pomona.personal import model_card
 from pomona.personal.model_card import Sources
-from pomona.record import mask_examples
+from pomona.record.predictions import MOST_CLIENTS, MaskExamples, example, save_examples
 from pomona.record.result import Result
 from pomona.scenario import Scenario
 
@@ -135,12 +135,12 @@ def save_mask_examples(
     if scenario.targets != "segmentation":
         return
     found = {}
-    for i in range(min(mask_examples.MOST_CLIENTS, scenario.config.clients)):
+    for i in range(min(MOST_CLIENTS, scenario.config.clients)):
         (ends,) = transport.collect(partial(ClientRuntime.extremes, of=headline, best=best), [i])
         if ends is None:
             continue
         rows, masks, dice = ends
         each = zip(scenario.dataset.x[rows], scenario.dataset.y[rows], masks, strict=True)
-        images, truths, predicted = zip(*(mask_examples.example(*one) for one in each), strict=True)
-        found[i] = mask_examples.MaskExamples(np.stack(images), np.stack(truths), np.stack(predicted), dice)
-    mask_examples.save(folder, found)
+        images, truths, predicted = zip(*(example(*one) for one in each), strict=True)
+        found[i] = MaskExamples(np.stack(images), np.stack(truths), np.stack(predicted), dice)
+    save_examples(folder, found)

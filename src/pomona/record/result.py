@@ -1,9 +1,11 @@
 """A run read from its record: settings, rounds, evaluations, predictions, and models on demand."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import plain
+from pomona.core.errors import PomonaError
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric, is_own, metric_named
-from pomona.record import notebook
 from pomona.record.predictions import Answers, Kept
 from pomona.record.presentation import Presentation
-from pomona.record.rows import Evaluation, RoundRow
-from pomona.record.views import client_rows
+from pomona.record.rows import Evaluation, RoundRow, client_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NAME = re.compile(r"client-(\d{2,4})\.safetensors")
 
@@ -101,10 +99,10 @@ class Result:
     models: Mapping[int, Mapping[str, "Tensor"]] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
-        return notebook.text(self._title, len(self.rounds), self.metric, self.summary, self.folder)
+        return _text(self._title, len(self.rounds), self.metric, self.summary, self.folder)
 
     def _repr_html_(self) -> str:
-        return notebook.html(self._title, self.metric, self.summary)
+        return _html(self._title, self.metric, self.summary)
 
     @property
     def _title(self) -> str:
@@ -124,7 +122,7 @@ class Result:
         function's and no row matches.
         """
         named = {"round_number" if name == "round" else name: values for name, values in self.columns().items()}
-        return notebook.frame(named)
+        return _frame(named)
 
     @property
     def name(self) -> str:
@@ -205,3 +203,45 @@ def gather(events: Iterable[dict[str, Any]], config: dict[str, Any], folder: Pat
             case "end":
                 result.summary.update(event["summary"])
     return result
+
+
+_HEADER = ("model", "when", "last", "best on validation", "best on test", "worst client", "loss")
+
+
+def _text(title: str, rounds: int, metric: Metric, summary: Mapping[str, Any], folder: Path | None) -> str:
+    """Return three lines: the run, its headline model's last test value, its folder; ``rounds`` are completed ones."""
+    figures = summary.get("models", {}).get(summary.get("headline", ""))
+    if figures and figures["last"]:
+        last = figures["last"]
+        came = f"{metric.title} {metric.text(last['test'])} in round {last['round']}, mean over clients"
+        came = f"model {summary['headline']}: test {came}"
+    else:
+        came = "nothing was tested" if summary else f"unfinished, {rounds} rounds are done"
+    return f"<{title}\n {came}\n {folder or 'in memory'}>"
+
+
+def _html(title: str, metric: Metric, summary: Mapping[str, Any]) -> str:
+    """Return an HTML table with one row per named model: its test metrics, averaged over clients."""
+    rows = [_row(name, f, metric.text) for name, f in summary.get("models", {}).items()]
+    head = "".join(f"<th>{escape(name)}</th>" for name in _HEADER)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    caption = f"{title}: test {metric.title}, mean over clients (round)"
+    return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _frame(columns: Mapping[str, Sequence[Any]]) -> Any:
+    """Convert columns to a pandas DataFrame. Raises PomonaError if pandas is not installed."""
+    try:
+        pandas = import_module("pandas")
+    except ImportError:
+        raise PomonaError("to_frame needs pandas, which is not installed; install it, or take columns()") from None
+    return pandas.DataFrame(columns)
+
+
+def _row(name: str, figures: Mapping[str, Any], shown: Any) -> list[str]:
+    model, _, when = name.partition(", ")
+    ats = (figures.get(key) for key in ("last", "best_validation", "best_test"))
+    means = [f"{shown(at['test'])} ({at['round']})" if at else "-" for at in ats]
+    loss = figures.get("loss")
+    worst = shown((figures.get("clients") or {}).get("worst"))
+    return [model, when, *means, worst, "-" if loss is None else f"{loss:.4g}"]

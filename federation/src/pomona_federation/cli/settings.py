@@ -8,8 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.output import Json
-from pomona.cli.settings import show
-from pomona.cli.settings_reference import Setting, find, of_record, table
+from pomona.cli.settings import Setting, find, of_record, show, table
 from pomona.core.settings import Settings
 from pomona.storage.atomic_io import writing
 from pomona_federation.agreement import Federation, FoundingMember

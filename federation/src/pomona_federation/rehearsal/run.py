@@ -25,8 +25,8 @@ from pomona.core.errors import PomonaError, QuorumError
 from pomona.core.files import LONG, content, opened
 from pomona.core.registry import own_code_folders
 from pomona.core.toml import read_tree
-from pomona.record.reading import load
 from pomona.record.result import Result
+from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.storage.run_status import Status, read_status

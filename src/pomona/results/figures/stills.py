@@ -14,7 +14,7 @@ import numpy as np
 from pomona.core.table import NOTHING
 from pomona.metrics.nan_safe import Array
 from pomona.metrics.survival import kaplan_meier, risk
-from pomona.record.mask_examples import MOST_CLIENTS, MaskExamples, read
+from pomona.record.predictions import MOST_CLIENTS, MaskExamples, read_examples
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, grid, panels, shorten
 from pomona.results.run_numbers import Run, evaluated, leader
@@ -198,7 +198,7 @@ def examples(run: Run) -> dict[int, MaskExamples]:
     if folder is None or run.result.about.get("targets") != "segmentation":
         return {}
     clients = range(min(MOST_CLIENTS, len(run.result.about.get("clients") or ())))
-    return {i: found for i in clients if (found := read(folder, i)) and len(found.dice) == len(WHICH)}
+    return {i: found for i in clients if (found := read_examples(folder, i)) and len(found.dice) == len(WHICH)}
 
 
 def _number(dice: float) -> str:

@@ -28,7 +28,7 @@ from pomona.federation.transport import Inline
 from pomona.methods.base import Info, Received, Uplink
 from pomona.objective.training import LocalTraining
 from pomona.record.presentation import Presentation
-from pomona.record.writer import RunRecord
+from pomona.record.run_folder import RunRecord
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, drawing, legend_below, panels
 from pomona.results.look import Look, looks

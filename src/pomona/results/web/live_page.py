@@ -7,8 +7,8 @@ from pathlib import Path
 from time import monotonic
 
 from pomona.federation.callbacks import Callback
-from pomona.record.reading import load
 from pomona.record.rows import Evaluation, RoundRow
+from pomona.record.run_folder import load
 from pomona.results.web.page_data import LiveProgress
 from pomona.results.web.report_page import refresh
 

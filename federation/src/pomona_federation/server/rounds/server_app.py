@@ -20,7 +20,7 @@ from pomona.lifecycle import close_record, open_record, resume_point, status_kep
 from pomona.partition.partition import ClientRows, Partition
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
-from pomona.record.writer import RunRecord
+from pomona.record.run_folder import RunRecord
 from pomona.scenario import Scenario
 from pomona.storage import checkpoint
 from pomona.storage.atomic_io import writing

@@ -13,8 +13,8 @@ from pomona.experiments.cell_metrics import best_on_validation
 from pomona.experiments.tuning import RULE, choose
 from pomona.lifecycle import status_kept
 from pomona.metrics.metric import metric_named
-from pomona.record.reading import load
 from pomona.record.result import Result
+from pomona.record.run_folder import load
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation.agreement import Federation
 from pomona_federation.server.studies.result_page import ResultFiles
