@@ -10,12 +10,13 @@ from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
 from pomona.federation.calls import Groups, calls
 from pomona.federation.client_runtime import ClientRuntime
-from pomona.federation.exchange import ClientRequest, Score, stack
+from pomona.federation.exchange import ClientRequest, stack
 from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.loop import round_of
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
 from pomona.methods.fedavg_data import FedAvgData
+from pomona.metrics.score import Score
 from pomona.partition import divide
 from pomona.scenario import Scenario
 from pomona.storage.row_bank import FileBank

@@ -147,7 +147,7 @@ def run(words: list[str]) -> None:
         before = field("self", "status", "VmRSS")
         with watched() as unfiled:
             loop.run()
-    last = [event for event in record.events if event["event"] == "round"][-1]
+    last = [row for kind, row in record.events if kind == "round"][-1]
     print(
         json.dumps(
             {
@@ -156,9 +156,9 @@ def run(words: list[str]) -> None:
                 "before": before,
                 "peak": field("self", "status", "VmHWM"),
                 "unfiled": max(unfiled),
-                "down": sum(last["bytes_down"]),
-                "up": sum(last["bytes_up"]),
-                "s": last["seconds"],
+                "down": sum(last.bytes_down),
+                "up": sum(last.bytes_up),
+                "s": last.seconds,
             }
         )
     )

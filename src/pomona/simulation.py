@@ -157,7 +157,7 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
         write_status(out, Status(state="running", round=point.number))  # the following has no finished record
         _settings(scenario, out)
     with RunRecord(out, config.tree(), point.after) as record:
-        if point.found and (line := moved(record.events[0]["versions"])):
+        if point.found and (line := moved(record.events[0][1]["versions"])):
             watcher.note(line)
         return _train(scenario, record, watcher, Checkpointing(out, config.checkpoint_every, stamp, point.found), hold)
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError
-from pomona.federation.exchange import Score
 from pomona.federation.model_choice import ModelChoice
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import LOSS, METRICS
+from pomona.metrics.score import Score
 from pomona.personal.collect import _kept
 from pomona.record.rows import Evaluation
 from problems import tiny

@@ -21,7 +21,7 @@ from pomona.core.round import Roster
 from pomona.core.state import apply, flatten, rebuild, row
 from pomona.federation.calls import Groups
 from pomona.federation.examination import EVALUATED, Examination, Figures, Model
-from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
+from pomona.federation.exchange import ClientRequest, Reply, cut, one
 from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.shared_rows import SharedRows
@@ -29,6 +29,7 @@ from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_m
 from pomona.methods.base import Client, Copies, Initial, Received, Rows
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.metrics.nan_safe import Array
+from pomona.metrics.score import Score
 from pomona.objective.objective import Objective
 from pomona.objective.training import STATISTICS, LocalTraining
 from pomona.record.predictions import Answers
@@ -289,13 +290,13 @@ class ClientRuntime:
         """
         samples = len(self.objective.data.rows[split][client])
         if not samples:
-            return Score(model, when, split, 0, None, None, None)
+            return Score(model, when, split, 0)
         try:
             return self._measured(model, when, split, client, w)
         except DivergedError:
             if self.tells(split, samples):
                 raise
-            return Score(model, when, split, samples, None, None, None)
+            return Score(model, when, split, samples)
 
     def _measured(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
         data, task = self.objective.data, self.objective.data.task

@@ -1,14 +1,15 @@
 """Evaluations of named models: the last scores of each client, and the validation curve."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pomona.core.stop import Stop
 from pomona.federation.exchange import Reply
 from pomona.metrics.best_round import Best, Point, best
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.metrics.score import Score
 from pomona.record.rows import Evaluation
 
 
@@ -27,17 +28,14 @@ class ValidationCurve:
     def note(self, evaluation: Evaluation) -> None:
         """Add an evaluation, if it is one of that model on validation."""
         if evaluation.key == (*self.headline, "validation"):
-            self._add(evaluation.round, evaluation.value, evaluation.loss)
+            means = mean_of_known(evaluation.value), mean_of_known(evaluation.loss)
+            self._points.append(Point(evaluation.round, *means))
 
-    def restore(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Add the evaluations of a record."""
-        for event in events:
-            kind, key = event["event"], (event.get("model"), event.get("when"), event.get("split"))
-            if kind == "evaluation" and key == (*self.headline, "validation"):
-                self._add(event["round"], event["value"], event["loss"])
-
-    def _add(self, number: int, value: Iterable[float | None], loss: Iterable[float | None]) -> None:
-        self._points.append(Point(number, mean_of_known(value), mean_of_known(loss)))
+    def restore(self, events: Iterable[tuple[str, Any]]) -> None:
+        """Add the evaluations among the events of a record."""
+        for kind, body in events:
+            if kind == "evaluation":
+                self.note(body)
 
     @property
     def best(self) -> Best | None:
@@ -57,22 +55,12 @@ class ValidationCurve:
         return patience is not None and found is not None and found.since >= patience
 
 
-class Known(NamedTuple):
-    """A client's last scores of a named model on a split; None if its samples do not define them."""
-
-    samples: int
-    loss: float | None
-    accuracy: float | None
-    value: float | None
-    interval: tuple[float, float] | None = None
-
-
 @dataclass
 class Scoreboard:
     """The last scores of each client, by (model, when, split); ``metric``: of the values."""
 
     metric: Metric
-    _known: dict[tuple[str, str, str], dict[int, Known]] = field(default_factory=dict)
+    _known: dict[tuple[str, str, str], dict[int, Score]] = field(default_factory=dict)
 
     def note(self, asked: Collection[int], replies: Sequence[Reply]) -> None:
         """Add the scores in replies; a score of a received model counts only while that model is current."""
@@ -82,9 +70,8 @@ class Scoreboard:
                 for client in absent & per_client.keys():
                     del per_client[client]
         for reply in replies:
-            for s in reply.scores:
-                per_client = self._known.setdefault((s.model, s.when, s.split), {})
-                per_client[reply.client] = Known(s.samples, s.loss, s.accuracy, s.value, s.interval)
+            for score in reply.scores:
+                self._known.setdefault(score.key, {})[reply.client] = score
 
     def evaluations(self, number: int, when: str, members: Sequence[int]) -> list[Evaluation]:
         """Return the known evaluations after round ``number`` of each named model, received or trained.
@@ -93,28 +80,26 @@ class Scoreboard:
         members do not count.
         """
         found = []
-        for (model, moment, split), per_client in self._known.items():
-            clients = tuple(i for i in members if i in per_client)
-            if moment == when and any(per_client[i].samples for i in clients):
-                samples, loss, accuracy, value, sure = zip(*(per_client[c] for c in clients), strict=True)
-                values = (samples, loss, accuracy, value, self.metric.name, sure if any(sure) else ())
-                found.append(Evaluation(number, model, when, split, clients, *values))
+        for (_, moment, _), per_client in self._known.items():
+            scores = {i: per_client[i] for i in members if i in per_client}
+            if moment == when and any(score.samples for score in scores.values()):
+                found.append(Evaluation.of(number, scores, self.metric))
         return found
 
     def unseen(self, number: int, reply: Reply) -> list[Evaluation]:
-        """Return the evaluations of a client that did not train, without storing them."""
-        return [
-            Evaluation(number, s.model, s.when, s.split, (reply.client,), (s.samples,), *values, self.metric.name)
-            for s in reply.scores
-            if s.samples
-            for values in [((s.loss,), (s.accuracy,), (s.value,))]
-        ]
+        """Return the evaluations of a client that did not train, without intervals and without storing them."""
+        measured = (replace(score, interval=None) for score in reply.scores if score.samples)
+        return [Evaluation.of(number, {reply.client: score}, self.metric) for score in measured]
 
     def as_json(self) -> list[list[Any]]:
         """Return the scores as JSON for a checkpoint."""
-        return [[*key, client, *values] for key, own in self._known.items() for client, values in own.items()]
+        return [
+            [*key, client, s.samples, s.loss, s.accuracy, s.value, s.interval]
+            for key, own in self._known.items()
+            for client, s in own.items()
+        ]
 
     def restore(self, body: Iterable[Sequence[Any]]) -> None:
         """Restore the result of ``as_json``."""
         for model, when, split, client, *values in body:
-            self._known.setdefault((model, when, split), {})[client] = Known(*values)
+            self._known.setdefault((model, when, split), {})[client] = Score(model, when, split, *values)

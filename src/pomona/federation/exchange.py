@@ -8,6 +8,7 @@ from torch import Tensor
 from pomona.core.errors import ProtocolError
 from pomona.core.round import Roster, Round
 from pomona.methods.base import Copies, Downlink, Received, Rows
+from pomona.metrics.score import Score
 from pomona.storage.mapped_tensor import stacked
 
 
@@ -35,23 +36,6 @@ class ClientRequest:
     best: int = -1
     adapts: bool = False
     expects: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Score:
-    """One client's scores for one named model on one split; None if its samples do not define them.
-
-    ``value``: the run's metric; ``interval``: its 95 % confidence interval, if requested and defined.
-    """
-
-    model: str
-    when: str
-    split: str
-    samples: int
-    loss: float | None
-    accuracy: float | None
-    value: float | None
-    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,18 @@
 Fields that readers compute with are defined here. Other keys are kept unchanged and never used in computations.
 """
 
-from collections.abc import Iterator, Sized
-from typing import Annotated, Any, Self, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from pomona.core.bounds import HUGE, PLACES, Count, Label, Line, Measured, Number, Place, Seconds, Sha256, first
 from pomona.core.targets import Targets
 from pomona.data.preprocessing import Preprocessing
 from pomona.record.presentation import Presentation
+from pomona.record.rows import Evaluation, RoundRow
 
 EVENTS = "events.jsonl"
 MOST = 10**4  # clients, and classes
@@ -26,19 +26,6 @@ def _figures(value: Any) -> Any:
         if isinstance(leaf, str) or (leaf is not None and not abs(leaf) <= HUGE):
             raise ValueError("must be a number, or a list of numbers")
     return value
-
-
-def _array(value: Any) -> NDArray[np.float64]:
-    """Convert nested lists of equal lengths to an array."""
-    try:
-        array = np.asarray(value)
-    except (ValueError, OverflowError):
-        raise ValueError("must be lists of equal lengths") from None
-    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
-        raise ValueError("must be finite numbers")
-    if array.size and not max(abs(array.max()), abs(array.min())) <= HUGE:
-        raise ValueError(f"must be numbers of at most {HUGE:g}")
-    return array.astype(np.float64)
 
 
 def _even(counts: list[list[int]]) -> list[list[int]]:
@@ -58,7 +45,6 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 Figure = Measured | None
 Figures = Annotated[Any, AfterValidator(_figures)]
-Array = Annotated[Any, AfterValidator(_array)]
 Counts = Annotated[list[list[Count]], AfterValidator(_even)]
 Ends = Annotated[list[Figure], Field(min_length=2, max_length=2)]
 Group = Annotated[list[Measured], Field(min_length=3, max_length=3)]
@@ -67,19 +53,9 @@ Names = Annotated[list[Line], Field(max_length=MOST)]
 
 
 class Kind(BaseModel):
-    """Base of all events."""
+    """Base of events that state facts."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
-
-
-K = TypeVar("K", bound=Kind)
-
-
-def _equal(kind: K, *each: Sized) -> K:
-    """Check that every list has one value per client."""
-    if len({len(values) if not isinstance(values, np.ndarray) or values.ndim else -1 for values in each}) > 1:
-        raise ValueError("there must be one value for each client")
-    return kind
 
 
 class _Means(Kind):
@@ -134,44 +110,6 @@ class StartEvent(Kind):
     notes: list[Line] = []
     preprocessing: Annotated[list[Preprocessing], Field(max_length=PLACES)] = []
     shared_samples: Count = 0
-
-
-class RoundEvent(Kind):
-    """One round."""
-
-    round: Number
-    seconds: Seconds
-    cohort: list[Place]
-    loss: list[Figure]
-    bytes_down: list[Count]
-    bytes_up: list[Count]
-    info: dict[Label, Array] = {}
-    refused: list[Line] = []
-
-    @model_validator(mode="after")
-    def _one_each(self) -> Self:
-        return _equal(self, self.cohort, self.loss, self.bytes_down, self.bytes_up, *self.info.values())
-
-
-class EvaluationEvent(Kind):
-    """One named evaluation."""
-
-    round: Number
-    model: Label
-    when: Label
-    split: Label
-    clients: list[Place]
-    samples: list[Count]
-    loss: list[Figure]
-    accuracy: list[Figure]
-    value: list[Figure]
-    metric: Line
-    interval: list[Ends | None] = []
-
-    @model_validator(mode="after")
-    def _one_each(self) -> Self:
-        each = (self.clients, self.samples, self.loss, self.accuracy, self.value)
-        return _equal(self, *each, self.interval or self.value)
 
 
 class _AtThreshold(Kind):
@@ -264,29 +202,43 @@ class EndEvent(Kind):
     summary: _Summary
 
 
-KINDS: dict[str, type[Kind]] = {
-    "start": StartEvent,
-    "round": RoundEvent,
-    "evaluation": EvaluationEvent,
-    "unseen": EvaluationEvent,
-    "final": FinalEvent,
-    "end": EndEvent,
+def _one_each(row: RoundRow | Evaluation) -> RoundRow | Evaluation:
+    """Check that every column has one value per client."""
+    columns: list[Any]
+    if isinstance(row, RoundRow):
+        columns = [row.cohort, row.loss, row.bytes_down, row.bytes_up, *row.info.values()]
+    else:
+        columns = [row.clients, row.samples, row.loss, row.accuracy, row.value, row.interval or row.value]
+    if len({-1 if isinstance(column, np.ndarray) and not column.ndim else len(column) for column in columns}) > 1:
+        raise ValueError("there must be one value for each client")
+    return row
+
+
+_EVALUATION = TypeAdapter[Any](Annotated[Evaluation, AfterValidator(_one_each)])
+ROWS = {
+    "round": TypeAdapter[Any](Annotated[RoundRow, AfterValidator(_one_each)]),
+    "evaluation": _EVALUATION,
+    "unseen": _EVALUATION,
 }
+FACTS: dict[str, type[Kind]] = {"start": StartEvent, "final": FinalEvent, "end": EndEvent}
+Event: TypeAlias = tuple[str, Any]
+"""Kind and content of an event: a ``RoundRow``, an ``Evaluation``, or a dict of facts."""
 
 
-def read(line: str | bytes) -> dict[str, Any]:
-    """Parse a line of ``events.jsonl``; for event kinds of later versions, only the name.
+def read(line: str | bytes) -> Event:
+    """Parse a line of ``events.jsonl``; for event kinds of later versions, without content.
 
     Raises ValueError with a phrase.
     """
     event = from_json(line, allow_inf_nan=False)  # stops at a nesting of 200
     if not (isinstance(event, dict) and isinstance(event.get("event"), str)):
         raise ValueError("no event")
-    name = event.pop("event")
-    kind = KINDS.get(name)
-    if not kind:
-        return {"event": name}
+    kind = event.pop("event")
     try:
-        return {"event": name, **kind.model_validate(event).model_dump(exclude_unset=True)}
+        if row := ROWS.get(kind):
+            return kind, row.validate_python(event)
+        if facts := FACTS.get(kind):
+            return kind, facts.model_validate(event).model_dump(exclude_unset=True)
     except ValidationError as fault:
-        raise ValueError(f"{name}.{first(fault)}") from None
+        raise ValueError(f"{kind}.{first(fault)}") from None
+    return kind, {}

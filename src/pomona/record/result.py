@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pomona.core.bounds import plain
 from pomona.core.errors import PomonaError
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric, is_own, metric_named
+from pomona.record.events import Event
 from pomona.record.predictions import Answers, Kept
 from pomona.record.presentation import Presentation
 from pomona.record.rows import Evaluation, RoundRow, client_rows
@@ -181,27 +182,23 @@ class Result:
         return [(r.round, r.info[name]) for r in self.rounds if name in r.info]
 
 
-def gather(events: Iterable[dict[str, Any]], config: dict[str, Any], folder: Path | None) -> Result:
+def gather(events: Iterable[Event], config: dict[str, Any], folder: Path | None) -> Result:
     """Build a Result from a list of events."""
     models = ModelFolder(folder / "models") if folder else {}
     result = Result(config, {}, [], [], [], {}, folder, models=models)
-    for event in events:
-        body = {k: v for k, v in event.items() if k not in ("event", "time")}
-        row: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in body.items()}
-        match event["event"]:
-            case "start":
-                result.about.update(body)
-            case "round":
-                row["info"] = {k: np.asarray(v, dtype=np.float64) for k, v in event["info"].items()}
-                result.rounds.append(RoundRow(**row))
-            case "evaluation":
-                result.evaluations.append(Evaluation(**row))
-            case "unseen":
-                result.unseen.append(Evaluation(**row))
-            case "final":
-                result.final.append(body)
-            case "end":
-                result.summary.update(event["summary"])
+    lists: dict[str, list[Any]] = {
+        "round": result.rounds,
+        "evaluation": result.evaluations,
+        "unseen": result.unseen,
+        "final": result.final,
+    }
+    for kind, body in events:
+        if kind in lists:
+            lists[kind].append(body)
+        elif kind == "start":
+            result.about.update({key: value for key, value in body.items() if key != "time"})
+        elif kind == "end":
+            result.summary.update(body["summary"])
     return result
 
 

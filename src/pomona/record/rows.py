@@ -1,26 +1,46 @@
-"""Rows of a record, rounds and evaluations, and of its CSV views, ``rounds.csv`` and ``clients.csv``."""
+"""Rows of a record, rounds and evaluations, and of its CSV views, ``rounds.csv`` and ``clients.csv``.
+
+Creating a row checks nothing; ``record.events`` checks one from a file by the types of its fields.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PlainValidator
 
+from pomona.core.bounds import HUGE, Count, Label, Line, Measured, Number, Place, Seconds
 from pomona.metrics.metric import METRICS, Metric, is_own, metric_named
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.metrics.score import Score
+
+
+def _array(value: Any) -> NDArray[np.float64]:
+    """Convert nested lists of equal lengths to an array."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):
+        raise ValueError("must be lists of equal lengths") from None
+    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+        raise ValueError("must be finite numbers")
+    if array.size and not max(abs(array.max()), abs(array.min())) <= HUGE:
+        raise ValueError(f"must be numbers of at most {HUGE:g}")
+    return array.astype(np.float64)
+
+
+Array = Annotated[NDArray[np.float64], PlainValidator(_array)]
+Values = tuple[Measured | None, ...]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One named evaluation: model, moment, split and round, with values per client.
+    """The scores of some clients for one named model on one split in a round: a column for each field of a ``Score``.
 
-    ``model`` is "personal", "global" or "local"; ``when`` is "received" (as initialised from the download, before local
-    training) or "trained"; ``split`` is "validation" or "test". The round of a received model is that of the
-    uploads it was built from; round 0 is the initial model. ``loss`` is the mean per sample, None for a client without
-    samples. ``accuracy`` is the share of right classes, or of right flags; None for regression. ``value`` is the run's
-    ``metric``, None if a client's samples do not define it; the accuracy, else the loss, if no metric is named.
-    ``interval`` is its 95 % confidence interval for each client, None if undefined; empty if none were computed.
+    The round of a received model is that of the uploads it was built from; round 0 is the initial model. ``value`` is
+    the run's ``metric``; the accuracy, else the loss, if no metric is named. ``interval`` is empty if none were
+    computed.
 
     >>> two = {"clients": (0, 1), "samples": (10, 30), "loss": (0.9, 0.1), "accuracy": (0.5, 1.0)}
     >>> evaluation = Evaluation(round=3, model="personal", when="trained", split="test", **two)
@@ -28,23 +48,40 @@ class Evaluation:
     (0.75, 0.875, 0.5)
     """
 
-    round: int
-    model: str
-    when: str
-    split: str
-    clients: tuple[int, ...]
-    samples: tuple[int, ...]
-    loss: tuple[float | None, ...]
-    accuracy: tuple[float | None, ...]
-    value: tuple[float | None, ...] = ()
-    metric: str = ""
-    interval: tuple[tuple[float, float] | None, ...] = ()
+    round: Number
+    model: Label
+    when: Label
+    split: Label
+    clients: tuple[Place, ...]
+    samples: tuple[Count, ...]
+    loss: Values
+    accuracy: Values
+    value: Values = ()
+    metric: Line = ""
+    interval: tuple[tuple[Measured, Measured] | None, ...] = ()
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS and not is_own(self.metric):
             known = any(a is not None for a in self.accuracy)
             object.__setattr__(self, "metric", "accuracy" if known else "loss")
             object.__setattr__(self, "value", self.accuracy if known else self.loss)
+
+    @classmethod
+    def of(cls, number: int, scores: Mapping[int, Score], metric: Metric) -> "Evaluation":
+        """Return the evaluation of at least one client in a round from scores for one model on one split, by client."""
+        each = list(scores.values())
+        intervals = tuple(score.interval for score in each)
+        return cls(
+            number,
+            *each[0].key,
+            tuple(scores),
+            tuple(score.samples for score in each),
+            tuple(score.loss for score in each),
+            tuple(score.accuracy for score in each),
+            tuple(score.value for score in each),
+            metric.name,
+            intervals if any(intervals) else (),
+        )
 
     @property
     def judged(self) -> Metric:
@@ -90,14 +127,14 @@ class RoundRow:
     ``refused``: one line with the reason for each client whose round was not used.
     """
 
-    round: int
-    seconds: float
-    cohort: tuple[int, ...]
-    loss: tuple[float | None, ...]
-    bytes_down: tuple[int, ...]
-    bytes_up: tuple[int, ...]
-    info: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    refused: tuple[str, ...] = ()
+    round: Number
+    seconds: Seconds
+    cohort: tuple[Place, ...]
+    loss: Values
+    bytes_down: tuple[Count, ...]
+    bytes_up: tuple[Count, ...]
+    info: Mapping[Label, Array] = field(default_factory=dict)
+    refused: tuple[Line, ...] = ()
 
 
 def round_rows(rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]:

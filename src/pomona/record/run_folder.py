@@ -5,7 +5,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +19,7 @@ from pomona.core.files import opened, text
 from pomona.core.table import csv_text
 from pomona.core.toml import read_text
 from pomona.record import events
-from pomona.record.events import EVENTS
+from pomona.record.events import EVENTS, Event
 from pomona.record.predictions import Answers, save
 from pomona.record.result import Result, gather
 from pomona.record.rows import Evaluation, RoundRow, client_rows, round_rows
@@ -76,7 +76,7 @@ class RunRecord:
     def __init__(self, folder: Path | None, config: dict[str, Any], after: Mark | None = None) -> None:
         self.folder = folder
         self.config = config
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Event] = []
         self._answers: dict[int, Answers] = {}
         self._groups: dict[int, NDArray[np.int64]] = {}
         self._file: BinaryIO | None = None
@@ -103,7 +103,7 @@ class RunRecord:
         counted = committed_events(self.folder, after)
         self._written.update(counted)
         self._file = (self.folder / EVENTS).open("r+b")
-        self.events = [json.loads(line) for line in counted.splitlines()]
+        self.events = [events.read(line) for line in counted.splitlines()]
         self._file.truncate(after.bytes)
         self._file.seek(after.bytes)
 
@@ -115,10 +115,13 @@ class RunRecord:
             os.fsync(self._file.fileno())
         return Mark(self._file.tell(), self._written.hexdigest())
 
-    def event(self, kind: str, **body: Any) -> None:
+    def event(self, kind: str, **facts: Any) -> None:
         """Append one event; it survives a kill of this process once the call returns."""
-        line = json.dumps({"event": kind, **body}, allow_nan=False)
-        self.events.append(json.loads(line))
+        line = json.dumps({"event": kind, **facts}, allow_nan=False)
+        self._append(line, events.read(line))  # as a reader will find it
+
+    def _append(self, line: str, event: Event) -> None:
+        self.events.append(event)
         if self._file and self.folder:
             data = line.encode() + b"\n"
             with writing(self.folder / EVENTS):
@@ -126,21 +129,22 @@ class RunRecord:
                 self._file.flush()
                 self._written.update(data)
 
-    def evaluation(self, evaluation: Evaluation) -> None:
+    def evaluation(self, evaluation: Evaluation, kind: str = "evaluation") -> None:
         """Append a named evaluation."""
-        self.event("evaluation", **{k: v for k, v in asdict(evaluation).items() if k != "interval" or v})
+        fields = {key: value for key, value in vars(evaluation).items() if key != "interval" or value}
+        self._append(json.dumps({"event": kind, **fields}, allow_nan=False), (kind, evaluation))
 
     def unseen(self, evaluation: Evaluation) -> None:
         """Append the evaluation of a client that did not train."""
-        self.event("unseen", **{k: v for k, v in asdict(evaluation).items() if k != "interval"})
+        self.evaluation(evaluation, "unseen")
 
     def round(self, row: RoundRow) -> None:
         """Append a round."""
         for name, values in row.info.items():
             if not np.isfinite(values).all():
                 raise DivergedError(f"round {row.round}: the method's {name} are not finite; lower its rates or lr")
-        body = {k: getattr(row, k) for k in row.__dataclass_fields__}
-        self.event("round", **{**body, "info": {k: v.tolist() for k, v in row.info.items()}})
+        fields = {**vars(row), "info": {name: values.tolist() for name, values in row.info.items()}}
+        self._append(json.dumps({"event": "round", **fields}, allow_nan=False), ("round", row))
 
     def answers(self, answers: Mapping[int, Answers], groups: Mapping[int, NDArray[np.int64]] | None = None) -> None:
         """Store the evaluated models' predictions on the test samples by client, and the groups of these samples."""

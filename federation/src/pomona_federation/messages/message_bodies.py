@@ -13,6 +13,7 @@ from pydantic import FailFast, Field, StringConstraints, ValidationError
 from pomona.core.bounds import PLACES, Count, Hex, Label, Line, Measured, Number, Place, Seconds, Sha256, first
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
+from pomona.metrics.score import Score
 from pomona_federation.agreement import Certificate, SiloName
 from pomona_federation.study_kinds import MOST_JUDGED
 
@@ -137,19 +138,6 @@ class Task(Body):
         return named | ({self.start} if self.start else set())
 
 
-class ReportedScore(Settings):
-    """A silo's scores of one named model on one split."""
-
-    model: Label
-    when: Literal["received", "trained"]
-    split: Literal["validation", "test"]
-    samples: Count
-    loss: Measured | None = None
-    accuracy: float | None = Field(None, ge=0, le=1)
-    value: Measured | None = None
-    interval: tuple[Measured, Measured] | None = None
-
-
 class Answer(Body):
     """A silo's answer to a task; the uplink's bytes are enclosed beside it.
 
@@ -173,7 +161,7 @@ class Answer(Body):
     uplink: Sha256 | Literal[""] = ""
     rows: dict[Label, Hex] = Field({}, max_length=20)
     loss: Measured | None = None
-    scores: tuple[ReportedScore, ...] = Field((), max_length=2 * MOST_JUDGED)
+    scores: tuple[Score, ...] = Field((), max_length=2 * MOST_JUDGED)
     seconds: Seconds = 0.0
     fault: Line = ""
     missing: Hashes = ()

@@ -15,8 +15,8 @@ from pomona.core.bounds import Count, Line, Number, plain
 from pomona.core.errors import StorageError, worded
 from pomona.core.files import LONG, content
 from pomona.core.settings import Settings
+from pomona.metrics.score import Score
 from pomona_federation.json_store import read_json, write_json
-from pomona_federation.messages.message_bodies import ReportedScore
 
 FILE = "rounds.jsonl"
 FAULT = "fault.json"
@@ -26,7 +26,7 @@ class HistoryEntry(BaseModel):
     """One visit; ``names`` of the silos by place, ``info`` the method's own quantities."""
 
     round: Number
-    scores: list[ReportedScore]
+    scores: list[Score]
     names: dict[str, Line] = {}
     info: dict[str, float | list[float]] = {}
     bytes_down: Count = 0

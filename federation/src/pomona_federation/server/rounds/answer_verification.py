@@ -4,10 +4,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pomona.core.errors import ProtocolError
-from pomona.federation.exchange import Arrival, ClientRequest, Reply, Score
+from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.metrics.metric import Metric, metric_named
+from pomona.metrics.score import Score
 from pomona_federation.agreement import Federation
-from pomona_federation.messages.message_bodies import Answer, Refusal, ReportedScore, RowOrigin, row_statement
+from pomona_federation.messages.message_bodies import Answer, Refusal, RowOrigin, row_statement
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.server.members.member_registry import MemberRegistry
@@ -93,17 +94,16 @@ def checked_scores(answer: Answer, watched: Collection[str], federation: Federat
     models, metric = MODELS | {card.headline[0], *card.judges}, metric_named(str(federation.config().metric))
     found: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
-        key = score.model, score.when, score.split
         if not federation.shares(score.split, score.samples):
             raise ProtocolError(f"a score on {score.samples} samples of {score.split}, which was not to be told")
-        if score.model not in models or score.when not in watched or key in found:
+        if score.model not in models or score.when not in watched or score.key in found:
             raise ProtocolError(f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for")
         _require_consistent(score, federation.most_samples, metric)
-        found[key] = Score(**score.model_dump())
+        found[score.key] = score
     return list(found.values())
 
 
-def _require_consistent(score: ReportedScore, most: int, metric: Metric) -> None:
+def _require_consistent(score: Score, most: int, metric: Metric) -> None:
     if score.samples > most:
         raise ProtocolError(f"a score on {score.samples:.4g} samples, most_samples is {most}")
     if (score.loss is None) != (score.samples == 0) or (score.accuracy is not None and not score.samples):

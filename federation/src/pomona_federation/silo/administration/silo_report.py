@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ def report(
 def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:
     """The last evaluation on the silo's own test data of the method's headline model, else of any."""
     scores = [
-        {"round": visit.round, **vars(score)} for visit in seen for score in visit.scores if score.split == "test"
+        {"round": visit.round, **asdict(score)} for visit in seen for score in visit.scores if score.split == "test"
     ]
     found = [s for s in scores if (s["model"], s["when"]) == headline] or scores
     found = [s for s in found if s["samples"]]

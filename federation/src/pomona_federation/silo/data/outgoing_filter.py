@@ -1,17 +1,18 @@
 """Disclosure by a silo: rounded scores, faults without paths or data, and a statement of all that will leave it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from errno import EDQUOT, ENOSPC
 from typing import Any
 
 from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, DataError, PomonaError, StorageError
-from pomona.federation.exchange import Reply, Score
+from pomona.federation.exchange import Reply
 from pomona.methods.base import Card
+from pomona.metrics.score import Score
 from pomona.privacy.releases import Release, acknowledged
 from pomona.privacy.settings import Privacy
 from pomona_federation.agreement import Federation
-from pomona_federation.messages.message_bodies import ReportedScore
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study_kinds import LEAST_SAMPLES
 from pomona_federation.survey.settings import SurveySettings
@@ -35,17 +36,15 @@ def measure(value: float | None) -> float | None:
     return loss(value) if value is not None and abs(value) > 1 else share(value)
 
 
-def rounded(score: Score) -> ReportedScore:
+def rounded(score: Score) -> Score:
     """A score in its disclosed form."""
-    exact = {k: getattr(score, k) for k in ReportedScore.model_fields}
-    return ReportedScore(
-        **{
-            **exact,
-            "loss": loss(score.loss),
-            "accuracy": share(score.accuracy),
-            "value": measure(score.value),
-            "interval": score.interval and tuple(map(measure, score.interval)),
-        }
+    low, high = map(measure, score.interval or (None, None))
+    return replace(
+        score,
+        loss=loss(score.loss),
+        accuracy=share(score.accuracy),
+        value=measure(score.value),
+        interval=None if low is None or high is None else (low, high),
     )
 
 
