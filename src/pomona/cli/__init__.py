@@ -106,26 +106,21 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _main(given: list[str]) -> None:
-    if given[:1] == ["run"] and set(given) & set(app.help_flags):
+    command = given[0] if given else ""
+    if command == "run" and set(given) & set(app.help_flags):
         from pomona.cli.settings import of_a_run  # late: it imports every settings record
 
         app["run"].help_epilogue = of_a_run()
     try:
-        with enough(f"pomona {given[0] if given else ''}".rstrip()):
+        with enough(f"pomona {command}".rstrip()):
             app(given, exit_on_error=False, print_error=False)
         sys.stdout.flush()  # here rather than at the interpreter's exit, so that a closed pipe is not an error
     except PomonaError as fault:
         _end(fault)
     except CycloptsError as fault:
-        said = _setting_hint(fault, given) or f"{' '.join(str(fault).split())} See pomona --help."
-        print(f"error[USAGE]: {said}", file=sys.stderr)
-        sys.exit(2)
+        _misused(fault, given)
     except KeyboardInterrupt:
-        if current_thread() is main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second signal could only disturb the exit
-        again = GOES_ON.get(given[0] if given else "", "the same command begins anew")
-        print(f"error[INTERRUPTED]: stopped before the end; {again}", file=sys.stderr)
-        sys.exit(130)
+        _interrupted(command)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left, which is not an error
         sys.exit(0)
@@ -133,3 +128,18 @@ def _main(given: list[str]) -> None:
         if fault.filename is None:
             raise
         _end(StorageError(f"{fault.filename}: {fault.strerror}; use the account that owns it, or mend the path"))
+
+
+def _misused(fault: CycloptsError, given: Sequence[str]) -> NoReturn:
+    said = _setting_hint(fault, given) or f"{' '.join(str(fault).split())} See pomona --help."
+    print(f"error[USAGE]: {said}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _interrupted(command: str) -> NoReturn:
+    """Exit after Ctrl-C, and say how the command goes on."""
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second signal could only disturb the exit
+    again = GOES_ON.get(command, "the same command begins anew")
+    print(f"error[INTERRUPTED]: stopped before the end; {again}", file=sys.stderr)
+    sys.exit(130)

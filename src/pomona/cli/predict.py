@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pomona.personal import PersonalModel
+
 MOST_COLUMNS = 20  # outputs in a terminal's table
 
 OwnCode = Annotated[
@@ -52,17 +54,37 @@ def predict(
         line for a model of texts, or .npz files with an array x
     """
     from pomona.personal import PersonalModel
-    from pomona.personal.inputs import read
 
     if not inputs:
         raise DataError("no input given; name images, tables, .txt or .npz files")
     net = PersonalModel.load(model, own_code)
     if masks and net.about.targets != "segmentation":
         raise DataError(f"--masks is for models of masks, and {model} answers with {net.about.targets}; leave it out")
+    rows, maps = _answered(net, inputs, id_)
+    client = net.about.client
+    if masks:
+        save_masks(masks, maps)
+        talk(f"masks of {len(maps)} samples, in the order of the answers: {masks}")
+    if csv:
+        with writing(csv):
+            publish(csv.parent, [csv_text([_flat(row, True) for row in rows]).encode()], lambda _: csv.name)
+        talk(f"{len(rows)} answers of the model of {shown(client)}: {csv}")
+    if json:
+        emit([{"client": client, **row} for row in rows])
+    elif not csv:
+        print_table(answers(rows, client))
+
+
+def _answered(
+    net: "PersonalModel", inputs: Sequence[Path], id_column: str | None
+) -> tuple[list[dict[str, Any]], list["NDArray[np.uint8]"]]:
+    """Return a model's answer to each sample of some files, and apart from them the masks."""
+    from pomona.personal.inputs import read
+
     rows: list[dict[str, Any]] = []
     maps: list[NDArray[np.uint8]] = []
     for path in inputs:
-        samples = read(path, net.about, id_)
+        samples = read(path, net.about, id_column)
         if samples.note:
             talk(f"note: {samples.note}")
         for k, answer in enumerate(net.predict(samples.x)):
@@ -70,17 +92,7 @@ def predict(
                 maps.append(answer.pop("mask"))
             own = {"id": samples.ids[k]} if samples.ids else {}
             rows.append({"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **own, **answer})
-    if masks:
-        save_masks(masks, maps)
-        talk(f"masks of {len(maps)} samples, in the order of the answers: {masks}")
-    client = net.about.client
-    if csv:
-        with writing(csv):
-            publish(csv.parent, [csv_text([_flat(row, True) for row in rows]).encode()], lambda _: csv.name)
-        talk(f"{len(rows)} answers of the model of {shown(client)}: {csv}")
-        if not json:
-            return
-    emit([{"client": client, **row} for row in rows]) if json else print_table(answers(rows, client))
+    return rows, maps
 
 
 def save_masks(path: Path, maps: Sequence["NDArray[np.uint8]"]) -> None:
@@ -162,18 +174,23 @@ def client_place(word: str, names: Sequence[str]) -> int:
     Raises:
         ConfigError: no such client, or an ambiguous number.
     """
-    kind, _, rest = word.partition(":")
-    by_name, by_place = (rest if kind == "name" else word), (rest if kind == "place" else word)
-    named = names.index(by_name) if by_name in names and kind != "place" else None
-    placed = int(by_place) if by_place.isdecimal() and int(by_place) < len(names) and kind != "name" else None
-    numbered = kind not in ("name", "place") and any(name.isdecimal() for name in names)
+    named, placed, either = _meanings(word, names)
     if named is not None and placed in (None, named):
         return named
-    if named is None and placed is not None and not numbered:
-        return placed
     if placed is None:
         raise ConfigError(
             f"no client {word!r}; give a number from 0 to {len(names) - 1}, or a name: {near(word, names)}"
         )
+    if named is None and not either:
+        return placed
     other = "no client has that name" if named is None else f"name:{word} is the one of that name"
     raise ConfigError(f"client {word}: place:{word} is the client {names[placed]!r}, {other}; write which is meant")
+
+
+def _meanings(word: str, names: Sequence[str]) -> tuple[int | None, int | None, bool]:
+    """Return the client of a name, the client at a place, and whether a number could be meant as either."""
+    kind, _, rest = word.partition(":")
+    kind, given = (kind, rest) if kind in ("name", "place") else ("", word)
+    named = names.index(given) if kind != "place" and given in names else None
+    placed = int(given) if kind != "name" and given.isdecimal() and int(given) < len(names) else None
+    return named, placed, not kind and any(name.isdecimal() for name in names)

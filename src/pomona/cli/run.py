@@ -1,6 +1,6 @@
 """``pomona run`` and ``pomona demo``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
@@ -71,32 +71,43 @@ def run(
     wanted = forms(figures)
     if wanted and not report:
         raise ConfigError("--figures go with the report page; leave --no-report out")
-    named = method if Path(method).suffix != ".toml" else None
-    config = config_of(
-        words if named else (method, *words),
-        option("method", "name", named),
+    options = (
         option("data", "name", data),
-        option("data", "dir", str(data_dir) if data_dir else None),
+        option("data", "dir", data_dir and str(data_dir)),
         option("partition", "name", partition),
     )
-    if not named and "method" not in config.model_fields_set:
-        raise ConfigError(f"{method} names no method; add method = 'NAME' to it, or run: pomona run NAME {method}")
-    method = named or config.method.name
-    if config.method.name != method:
-        raise ConfigError(f"run {method}, but method.name = {config.method.name}; name one method")
+    config = _config(method, words, options)
     if dry_run:
         emit(config.tree()) if json else print(config.toml(), end="")
         return
     if resume and not out:
         raise ConfigError("--resume goes on in a folder that holds a run; name it with --out")
-    what = f"{method}-{config.data.name}".replace(":", ".")
-    folder = out or Path("runs") / f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+    folder = out or _dated(config)
     result = watched(config, folder, resume, track, live)
     page = write([result], folder, wanted) if report else None
     if json:
         emit({**result.summary, "folder": folder, "report": page})
     else:
         closing(result, folder, page)
+
+
+def _config(method: str, words: Sequence[str], options: Sequence[Mapping[str, Any]]) -> Config:
+    """Return the settings of a run of one method, named by the command line or by its first file."""
+    if Path(method).suffix == ".toml":
+        config = config_of((method, *words), *options)
+        if "method" not in config.model_fields_set:
+            raise ConfigError(f"{method} names no method; add method = 'NAME' to it, or run: pomona run NAME {method}")
+        return config
+    config = config_of(words, option("method", "name", method), *options)
+    if config.method.name != method:
+        raise ConfigError(f"run {method}, but method.name = {config.method.name}; name one method")
+    return config
+
+
+def _dated(config: Config) -> Path:
+    """Return a folder for a run that was given none."""
+    what = f"{config.method.name}-{config.data.name}".replace(":", ".")
+    return Path("runs") / f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
 
 
 def demo(
@@ -157,48 +168,75 @@ def watched(
 def closing(result: Result, folder: Path, page: Path | None) -> None:
     """Print the closing summary: six lines, with every number named."""
     s, c = result.summary, result.config
-    figures, metric = s["models"].get(s["headline"]), result.metric
+    figures = s["models"].get(s["headline"])
     lines(f"{result.name} on {c['data']['name']}, {c['partition']['name']}, {len(result.about['clients'])} clients")
     if figures and figures["last"]:
-        clients = figures["clients"]
-        best, number = figures["best_validation"], metric.number
-        chosen_by = metric_named(figures.get("chosen_by") or metric.name)
-        by = "" if chosen_by == metric else f" by {chosen_by.title}"
-        chosen = f", {number(best['test'])} at the round best on validation{by} ({best['round']})" if best else ""
-        samples = f"over samples {number(clients['pooled'])}, " if metric.pools else ""
-        lines(
-            f"test {metric.heading}, model {s['headline']}, mean over clients: {number(figures['last']['test'])} in "
-            f"the last round ({figures['last']['round']}){chosen}, {number(figures['best_test']['test'])} best on test"
-            f" ({'best mean client test accuracy, BMCTA; ' if metric == ACCURACY else ''}round "
-            f"{figures['best_test']['round']})",
-            f"in the last round: {samples}worst client {number(clients['worst'])}, {10 if metric.higher else 90}th "
-            f"percentile of the clients {number(clients['percentile_10'])}{_constant(result, metric)}",
-        )
-    if figures and not figures["last"]:
+        lines(_means(result, figures), _tails(result, figures["clients"]))
+    elif figures:
         lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")
     if s.get("stopped"):
         lines(s["stopped"])
     if s.get("diverging"):
         lines(f"diverging: {s['diverging']}")
     if unseen := s["unseen"].get(s["headline"]):
-        rounds = resolve(c).adapt_rounds
-        lines(
-            f"never trained with: {len(unseen['clients'])} clients, mean test {metric.title}"
-            f" {metric.text(unseen['mean'])} after {rounds} round{'s' * (rounds > 1)} of their own"
-        )
+        lines(_never_trained(result, unseen))
     if "privacy" in s:
-        p = s["privacy"]
-        bound = "no bound" if p["epsilon"] is None else f"epsilon {p['epsilon']:.3g} at delta {p['delta']:g}"
-        lines(f"privacy: the client that spent most has {bound}" + (f"; {p['void']}" if p["void"] else ""))
-    per_round = max(1, len(result.rounds))
-    seconds = sum(row.seconds for row in result.rounds)
-    busy = f"; all workers busy {s['busy_share']:.0%} of the time" if "busy_share" in s else ""
+        lines(_spent(s["privacy"]))
     lines(
-        f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
-        f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round){busy}",
+        _effort(result),
         f"written  {folder}" + (f", report {page}" if page else ""),
         f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT"
         f" (the model of {shown(str(result.about['clients'][0]))})",
+    )
+
+
+def _means(result: Result, figures: Mapping[str, Any]) -> str:
+    """The metric, mean over clients: in the last round, and at the best rounds on validation and on test."""
+    metric, best = result.metric, figures["best_validation"]
+    chosen_by = metric_named(figures.get("chosen_by") or metric.name)
+    by = "" if chosen_by == metric else f" by {chosen_by.title}"
+    chosen = f", {metric.number(best['test'])} at the round best on validation{by} ({best['round']})" if best else ""
+    name = "best mean client test accuracy, BMCTA; " if metric == ACCURACY else ""
+    last, top = figures["last"], figures["best_test"]
+    return (
+        f"test {metric.heading}, model {result.summary['headline']}, mean over clients: "
+        f"{metric.number(last['test'])} in the last round ({last['round']}){chosen}, {metric.number(top['test'])} best "
+        f"on test ({name}round {top['round']})"
+    )
+
+
+def _tails(result: Result, clients: Mapping[str, Any]) -> str:
+    """The spread over clients in the last round."""
+    metric = result.metric
+    samples = f"over samples {metric.number(clients['pooled'])}, " if metric.pools else ""
+    return (
+        f"in the last round: {samples}worst client {metric.number(clients['worst'])}, {10 if metric.higher else 90}th "
+        f"percentile of the clients {metric.number(clients['percentile_10'])}{_constant(result, metric)}"
+    )
+
+
+def _never_trained(result: Result, unseen: Mapping[str, Any]) -> str:
+    rounds, metric = resolve(result.config).adapt_rounds, result.metric
+    return (
+        f"never trained with: {len(unseen['clients'])} clients, mean test {metric.title}"
+        f" {metric.text(unseen['mean'])} after {rounds} round{'s' * (rounds > 1)} of their own"
+    )
+
+
+def _spent(privacy: Mapping[str, Any]) -> str:
+    epsilon, void = privacy["epsilon"], privacy["void"]
+    bound = "no bound" if epsilon is None else f"epsilon {epsilon:.3g} at delta {privacy['delta']:g}"
+    return f"privacy: the client that spent most has {bound}" + (f"; {void}" if void else "")
+
+
+def _effort(result: Result) -> str:
+    """Rounds, time and traffic."""
+    s, per_round = result.summary, max(1, len(result.rounds))
+    seconds = sum(row.seconds for row in result.rounds)
+    busy = f"; all workers busy {s['busy_share']:.0%} of the time" if "busy_share" in s else ""
+    return (
+        f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
+        f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round){busy}"
     )
 
 

@@ -126,6 +126,9 @@ def of_record(title: str, record: type[Settings]) -> Iterator[Setting]:
         )
 
 
+PLAIN = {"boolean": "true, false", "integer": "whole number", "number": "number"}
+
+
 def _kind(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     """Describe the values that a JSON schema allows."""
     if "$ref" in what:
@@ -133,23 +136,21 @@ def _kind(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     if "anyOf" in what:
         kinds = [_kind(part, known) for part in what["anyOf"] if part.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
-    if "const" in what or "enum" in what:
-        return ", ".join(map(str, what.get("enum", [what.get("const")])))
+    if allowed := what.get("enum", [what["const"]] if "const" in what else None):
+        return ", ".join(map(str, allowed))
     match what.get("type"):
         case "array":
             return f"list: {_kind(what.get('items') or _first(what), known)}"
         case "object":
-            value = what.get("additionalProperties")
-            return f"table of {_kind(value, known)}" if isinstance(value, dict) else "table"
-        case "boolean":
-            return "true, false"
-        case "integer":
-            return "whole number" + _range(what)
-        case "number":
-            return "number" + _range(what)
+            return _table(what.get("additionalProperties"), known)
         case "string":
             return "path" if what.get("format") == "path" else "text"
-    return "any"
+        case plain:
+            return PLAIN.get(str(plain), "any") + _range(what)
+
+
+def _table(values: Any, known: Mapping[str, Any]) -> str:
+    return f"table of {_kind(values, known)}" if isinstance(values, dict) else "table"
 
 
 def _first(what: Mapping[str, Any]) -> Mapping[str, Any]:

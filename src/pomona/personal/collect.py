@@ -1,6 +1,6 @@
 """Collecting personal models from the clients at the end of a run: into files with cards, or into memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from pomona.personal import model_card
 from pomona.personal.model_card import Sources
 from pomona.record.predictions import MOST_CLIENTS, MaskExamples, example, save_examples
 from pomona.record.result import Result
+from pomona.record.rows import Evaluation
 from pomona.scenario import Scenario
 
 
@@ -59,22 +60,19 @@ def save_models(
 def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1) -> None:
     """Write a card beside each client's model; ``best``: the best common validation round. Raises OSError."""
     headline = (*scenario.config.method.method().card.headline, "test")
-    spent = result.summary.get("privacy", {}).get("clients", {})
     evaluations = [*result.curve(*headline), *(e for e in result.unseen if e.key == headline)]
+    spent = result.summary.get("privacy", {}).get("clients", {})
+    done = max((row.round for row in result.rounds), default=0)
     for i in range(scenario.config.clients):
         if not (path := _file(folder, i)).exists():
             continue
-        final = (f for f in result.final if (f["model"], f["when"], f["split"], f["client"]) == (*headline, i))
-        number = next((e.round for e in reversed(evaluations) if i in e.clients), None)
-        if scenario.config.keep == "best" and number is not None and 0 < best < number:
-            number = best
         card = model_card.card_of(
             scenario,
             i,
             path,
-            next(final, {}),
-            number,
-            max((row.round for row in result.rounds), default=0),
+            next((f for f in result.final if (f["model"], f["when"], f["split"], f["client"]) == (*headline, i)), {}),
+            _round(scenario.config.keep, evaluations, i, best),
+            done,
             _sources(result, i),
             spent[i] if spent else None,
             {"who holds which rows": scenario.partition.sha256},
@@ -83,28 +81,37 @@ def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1)
         model_card.write(card, path)
 
 
+def _round(keep: str, evaluations: Sequence[Evaluation], client: int, best: int) -> int | None:
+    """Return the round after which a client's model was evaluated; None if it was not."""
+    number = next((e.round for e in reversed(evaluations) if client in e.clients), None)
+    return best if keep == "best" and number is not None and 0 < best < number else number
+
+
 def _kept(scenario: Scenario, result: Result, client: int) -> str:
     """Return the round and metrics of the model in a client's file, with ``keep = own_best``; empty if unknown.
 
     A round that is not on record, of a cohort drawn between two evaluations, may be better: then it is unknown.
     """
     config = scenario.config
-    if config.keep != "own_best" or (config.eval_every > 1 and (config.participation < 1 or config.absence > 0)):
+    drawn = config.participation < 1 or config.absence > 0
+    if config.keep != "own_best" or (drawn and config.eval_every > 1):
         return ""
-    model, when = config.method.method().card.headline
-    each = {split: result.curve(model, when, split) for split in ("validation", "test")}
-    curve = [
-        Point(e.round, *(e.by_client(what, [client])[0] for what in (e.value, e.loss))) for e in each["validation"]
-    ]
+    headline = config.method.method().card.headline
+    validation = result.curve(*headline, "validation")
+    curve = [Point(e.round, _of(e, e.value, client), _of(e, e.loss, client)) for e in validation]
     if not (found := best(curve, result.metric, own=True)):
         return ""
-    by, known = found.metric, list[str]()
-    for split, evaluations in each.items():
-        for e in evaluations:
-            value = e.by_client(e.loss if by is LOSS else e.value, [client])[0]
-            if e.round == found.round and value is not None:
-                known.append(f"{split} {by.number(value)}")
+    by = found.metric
+    at = [e for e in (*validation, *result.curve(*headline, "test")) if e.round == found.round]
+    values = {e.split: _of(e, e.loss if by is LOSS else e.value, client) for e in at}
+    known = [f"{split} {by.number(value)}" for split, value in values.items() if value is not None]
     return f"The file holds the model of round {found.round}, {by.heading}: {', '.join(known)}."
+
+
+def _of(evaluation: Evaluation, values: Sequence[float | None], client: int) -> float | None:
+    """Return one client's value; None if it was not evaluated."""
+    found: list[float | None] = evaluation.by_client(values, [client])
+    return found[0]
 
 
 def _sources(result: Result, client: int) -> Sources:

@@ -203,17 +203,23 @@ def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSh
         raise DataError(f"{path} is empty; at least one row is needed")
     header = parquet.is_parquet(path) or _names_columns([cell.strip() for cell in first.cells], about)
     columns = csv_records.heading(path, form, header)
-    layout = about.preprocessing.layout if about.preprocessing else ()
-    if header and about.read_columns:
-        wanted, note = _by_name(path, columns, about, beside), ""
-    elif not header and len(layout) == len(columns):
-        wanted, note = tuple(layout.index(name) for name in about.read_columns), ""
-    else:
-        wanted, note = _by_order(path, columns, header, about)
+    wanted, note = _matched(path, columns, header, about, beside)
     count = sum(1 for _ in csv_records.rows(path, form, header, columns))
     if not count:
         raise DataError(f"{path} has no rows below its header; add one for each answer")
     return CsvSheet(path, form, header, columns, wanted, count, note)
+
+
+def _matched(
+    path: Path, columns: tuple[str, ...], header: bool, about: ModelMetadata, beside: str | None
+) -> tuple[tuple[int, ...], str]:
+    """Return the places of the model's columns, and what was assumed."""
+    layout = about.preprocessing.layout if about.preprocessing else ()
+    if header and about.read_columns:
+        return _by_name(path, columns, about, beside), ""
+    if not header and len(layout) == len(columns):
+        return tuple(layout.index(name) for name in about.read_columns), ""
+    return _by_order(path, columns, header, about)
 
 
 def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.config import Config
 from pomona.core import bounds, files
 from pomona.core.splits import SPLITS
 from pomona.data.dataset import Dataset
@@ -102,52 +103,62 @@ def card_of(
         hashes: further hashes, by their subject.
         kept: the round and metrics of the model in the file; empty for the last round, or if unknown.
     """
-    config, data = scenario.config, scenario.dataset
-    card = config.method.method().card
-    model, when = card.headline
+    config = scenario.config
+    title = config.method.method().card.presentation.title
     rows = scenario.partition.clients[client]
-    steps = f"{config.local_epochs} epoch{'s' * (config.local_epochs > 1)} a round, batch size {config.batch_size}"
-    frozen = sum(t.numel() for t in scenario.frozen.values())
-    moment = "as received, before local training" if when == "received" else "after local training"
-    patch = config.model.patch
-    network = f"{config.model.name}{f' on patches of {list(patch.size)}' if patch else ''}"
-    own = config.keep == "own_best"
-    whose = "the last round's model" if own else "this model"
-    instead = (
-        ""
-        if not own
-        else f" The file holds an earlier one where that was better on validation: keep = {config.keep}."
-        + (f" {kept}" if kept else "")
-    )
-    named = {
-        "this model's file": files.sha256(path),
-        **({"its frozen part, in a file of its own": digest(scenario.frozen)} if frozen else {}),
-        **({"the weights that training started from": config.model.init_sha256} if config.model.init_sha256 else {}),
-        "the data": scenario.partition.recipe["fingerprint"],
-        **(hashes or {}),
-    }
     return Card(
         scenario.names[client],
-        [
-            ("model", f"{model}, {when}"),
-            ("file", path.name),
-            ("method", f"{card.presentation.title} ({config.method.name})"),
-            ("task", f"{scenario.targets}: {outputs(data, scenario.targets)}"),
-            ("network", f"{network}, {len(scenario.initial()):,} numbers trained, {frozen:,} frozen"),
-            ("training", f"{done} of {config.rounds} rounds, {steps}, {config.optimizer.name}, lr {config.lr}"),
-            ("seed", str(config.seed)),
-            ("made with", f"Pomona {version('pomona')}"),
-        ],
-        [(part, *held(data, scenario.targets, getattr(rows, part))) for part in SPLITS],
-        f"Of {whose} ({model}, {moment}) on the client's own test samples, after round {number}.{instead}"
-        if metrics
-        else "Not measured: this client has no test samples.",
+        _about(scenario, path, done),
+        [(part, *held(scenario.dataset, scenario.targets, getattr(rows, part))) for part in SPLITS],
+        _measured(config, number, kept) if metrics else "Not measured: this client has no test samples.",
         figures(metrics),
         _privacy(scenario, epsilon),
-        _learnt(card.presentation.title, sources),
+        _learnt(title, sources),
         [(title, _largest(weights)) for title, weights in sources.weights.items()],
-        list(named.items()),
+        [*_hashes(scenario, path).items(), *(hashes or {}).items()],
     )
+
+
+def _about(scenario: Scenario, path: Path, done: int) -> Rows:
+    """Return what the model is, and how it was trained."""
+    config, method = scenario.config, scenario.config.method.method()
+    patch, targets = config.model.patch, scenario.targets
+    network = f"{config.model.name}{f' on patches of {list(patch.size)}' if patch else ''}"
+    steps = f"{config.local_epochs} epoch{'s' * (config.local_epochs > 1)} a round, batch size {config.batch_size}"
+    frozen = sum(t.numel() for t in scenario.frozen.values())
+    return [
+        ("model", ", ".join(method.card.headline)),
+        ("file", path.name),
+        ("method", f"{method.card.presentation.title} ({config.method.name})"),
+        ("task", f"{targets}: {outputs(scenario.dataset, targets)}"),
+        ("network", f"{network}, {len(scenario.initial()):,} numbers trained, {frozen:,} frozen"),
+        ("training", f"{done} of {config.rounds} rounds, {steps}, {config.optimizer.name}, lr {config.lr}"),
+        ("seed", str(config.seed)),
+        ("made with", f"Pomona {version('pomona')}"),
+    ]
+
+
+def _measured(config: Config, number: int | None, kept: str) -> str:
+    """Describe which model the metrics are of; ``kept``: the round and metrics of another one in the file."""
+    model, when = config.method.method().card.headline
+    moment = "as received, before local training" if when == "received" else "after local training"
+    own = config.keep == "own_best"
+    whose = "the last round's model" if own else "this model"
+    said = f"Of {whose} ({model}, {moment}) on the client's own test samples, after round {number}."
+    if not own:
+        return said
+    earlier = f"The file holds an earlier one where that was better on validation: keep = {config.keep}."
+    return " ".join(filter(None, [said, earlier, kept]))
+
+
+def _hashes(scenario: Scenario, path: Path) -> dict[str, str]:
+    """Return the hashes of a model's file and of what it was made from, by subject."""
+    found = {"this model's file": files.sha256(path)}
+    if scenario.frozen:
+        found["its frozen part, in a file of its own"] = digest(scenario.frozen)
+    if started := scenario.config.model.init_sha256:
+        found["the weights that training started from"] = started
+    return {**found, "the data": scenario.partition.recipe["fingerprint"]}
 
 
 def relationships(
@@ -248,23 +259,23 @@ def held(data: Dataset, targets: str, rows: NDArray[np.int64]) -> tuple[str, str
 
 def figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Return name with unit, value, 95 % interval, and direction of each scalar metric."""
-    intervals, known = metrics.get("intervals") or {}, {**METRICS, **DETAILS}
-    found = []
-    for name, value in metrics.items():
-        if name in {"client", "samples"} or not (value is None or isinstance(value, int | float)):
-            continue
-        metric = metric_named(name) if is_own(name) else known.get(name)
-        number = metric.number if metric else "{:,}".format
-        ends = intervals.get(name)
-        found.append(
-            (
-                metric.heading if metric else name.replace("_", " "),
-                "not defined" if value is None else number(value),
-                " to ".join(map(number, ends)) if ends and None not in ends else "",
-                ("higher" if metric.higher else "lower") if metric else "",
-            )
-        )
-    return found
+    intervals = metrics.get("intervals") or {}
+    scalar = {
+        name: value
+        for name, value in metrics.items()
+        if name not in {"client", "samples"} and (value is None or isinstance(value, int | float))
+    }
+    return [_figure(name, value, intervals.get(name)) for name, value in scalar.items()]
+
+
+def _figure(name: str, value: float | None, ends: Sequence[float | None] | None) -> tuple[str, str, str, str]:
+    metric = metric_named(name) if is_own(name) else {**METRICS, **DETAILS}.get(name)
+    number = metric.number if metric else "{:,}".format
+    shown = "not defined" if value is None else number(value)
+    between = " to ".join(map(number, ends)) if ends and None not in ends else ""
+    if metric is None:
+        return name.replace("_", " "), shown, between, ""
+    return metric.heading, shown, between, "higher" if metric.higher else "lower"
 
 
 def listed(names: Sequence[str]) -> str:

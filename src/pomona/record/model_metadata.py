@@ -1,5 +1,6 @@
 """Metadata of a model file: everything needed to use the model, bounded and consistent."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
 from typing import Annotated, Literal
@@ -100,31 +101,38 @@ class ModelMetadata(Settings):
     @model_validator(mode="after")
     def _fits(self) -> "ModelMetadata":
         """Reject contradictory fields."""
-        text, table = self.kind == "text", self.kind == "table"
-        last, patch = self.sample_shape[-1], self.network.patch
-        for holds, what in (
-            (len(self.input_shape) in FORMS[self.kind].ranks, "input_shape is not that of its kind"),
-            (self.dtype in FORMS[self.kind].dtypes, "dtype is not that of its kind"),
-            (self.kind == "image" or self.targets != "segmentation", "masks are for images"),
-            (prod(self.input_shape) <= MOST_VALUES, f"a sample has more than {MOST_VALUES} values"),
-            (bool(self.vocabulary) == text, "a vocabulary is what texts have"),
-            (len(self.words) <= max(0, self.vocabulary - 2), "words are not those of the vocabulary"),
-            (len(self.classes) == (self.outputs if self.targets in NAMED else 0), "classes are not the outputs"),
-            (len(self.labels) in ({0} if self.classes else {0, self.outputs}), "labels are not the outputs"),
-            (not table or len(self.columns) in {0, last}, "columns are not those of a sample"),
-            (len(set(self.columns)) == len(self.columns), "two columns have one name"),
-            (len(set(self.names)) == self.outputs, "two outputs have one name"),
-            (len(self.shift) in {1, last} and len(self.scale) in {1, last}, "shift or scale is not that of a sample"),
-            (self.preprocessing is None or (table and self.preprocessing.width == last), "preprocessing does not fit"),
-            (0 not in {*self.scale, *self.target_scale}, "a scale is 0"),
-            (
-                all(len(values) in {1, self.outputs} for values in (self.target_shift, self.target_scale)),
-                "target_shift or target_scale is not that of the outputs",
-            ),
-            (len(self.edges) == (self.outputs if self.targets == "survival" else 0), "edges are not the outputs"),
-            (all(a < b for a, b in pairwise(self.edges)), "edges do not ascend"),
-            (patch is None or patch.misfit(self.input_shape, self.targets) is None, "patches do not fit the samples"),
-        ):
+        for holds, what in (*self._of_samples(), *self._of_outputs()):
             if not holds:
                 raise ValueError(what)
         return self
+
+    def _of_samples(self) -> Iterator[tuple[bool, str]]:
+        """Yield what must hold for a sample, and what is wrong if it does not."""
+        text, table = self.kind == "text", self.kind == "table"
+        last, form = self.sample_shape[-1], FORMS[self.kind]
+        yield len(self.input_shape) in form.ranks, "input_shape is not that of its kind"
+        yield self.dtype in form.dtypes, "dtype is not that of its kind"
+        yield prod(self.input_shape) <= MOST_VALUES, f"a sample has more than {MOST_VALUES} values"
+        yield bool(self.vocabulary) == text, "a vocabulary is what texts have"
+        yield len(self.words) <= max(0, self.vocabulary - 2), "words are not those of the vocabulary"
+        yield not table or len(self.columns) in {0, last}, "columns are not those of a sample"
+        yield len(set(self.columns)) == len(self.columns), "two columns have one name"
+        yield {len(self.shift), len(self.scale)} <= {1, last}, "shift or scale is not that of a sample"
+        yield 0 not in self.scale, "a scale is 0"
+        known = self.preprocessing
+        yield known is None or (table and known.width == last), "preprocessing does not fit"
+
+    def _of_outputs(self) -> Iterator[tuple[bool, str]]:
+        """Yield what must hold for the outputs, and what is wrong if it does not."""
+        k, patch = self.outputs, self.network.patch
+        yield self.kind == "image" or self.targets != "segmentation", "masks are for images"
+        yield len(self.classes) == (k if self.targets in NAMED else 0), "classes are not the outputs"
+        yield len(self.labels) in ({0} if self.classes else {0, k}), "labels are not the outputs"
+        yield len(set(self.names)) == k, "two outputs have one name"
+        sides = {len(self.target_shift), len(self.target_scale)}
+        yield sides <= {1, k}, "target_shift or target_scale is not that of the outputs"
+        yield 0 not in self.target_scale, "a scale is 0"
+        yield len(self.edges) == (k if self.targets == "survival" else 0), "edges are not the outputs"
+        yield all(a < b for a, b in pairwise(self.edges)), "edges do not ascend"
+        fits = patch is None or patch.misfit(self.input_shape, self.targets) is None
+        yield fits, "patches do not fit the samples"

@@ -104,20 +104,33 @@ def gains(run: Result | Sequence[Result], base: Result | Sequence[Result]) -> tu
         ConfigError: the sequences are empty or differ in length, or their seeds have different test samples.
         DataError: a file of predictions is damaged.
     """
-    runs, bases = ([part] if isinstance(part, Result) else [*part] for part in (run, base))
+    runs, bases = _each_seed(run), _each_seed(base)
     if not runs or len(runs) != len(bases):
         raise ConfigError(f"{len(runs)} runs against {len(bases)}; give two runs of each seed, one on either side")
     first = runs[0]
-    metric, task, n = first.metric, _task(first), len(first.about.get("clients") or ())
-    minimised = all(map(_standard, (*runs, *bases))) and not task.standardised
-    if metric.name not in task.measures or (metric == LOSS and not minimised):
+    task, n = _task(first), len(first.about.get("clients") or ())
+    if not _defined(first.metric, task, (*runs, *bases)):
         return [None] * n, None
-    each = [_of_client(metric, task, runs, bases, client) for client in range(n)]
-    known = {client: one for client, one in enumerate(each) if isinstance(one, Evidence)}
+    each = [_of_client(first.metric, task, runs, bases, client) for client in range(n)]
     clients = [_gain([one]) if isinstance(one, Evidence) else None for one in each]
-    if not known:
-        return clients, None
-    return clients, _gain(list(known.values()), list(known), [one for one in each if isinstance(one, LeftOut)])
+    return clients, _mean(each)
+
+
+def _mean(each: Sequence[Evidence | LeftOut]) -> Gain | None:
+    """Return the mean gain over the clients with evidence, in id order; None if there are none."""
+    known = {client: one for client, one in enumerate(each) if isinstance(one, Evidence)}
+    undefined = [one for one in each if isinstance(one, LeftOut)]
+    return _gain(list(known.values()), list(known), undefined) if known else None
+
+
+def _each_seed(runs: Result | Sequence[Result]) -> list[Result]:
+    return [runs] if isinstance(runs, Result) else [*runs]
+
+
+def _defined(metric: Metric, task: Task, runs: Sequence[Result]) -> bool:
+    """Return whether predictions determine the metric: not a loss of the user's own, nor one in the network's units."""
+    minimised = all(map(_standard, runs)) and not task.standardised
+    return metric.name in task.measures and (metric != LOSS or minimised)
 
 
 def jointly(clients: Sequence[Gain | None]) -> list[Verdict | None]:
@@ -178,15 +191,19 @@ def _of_client(
                 "gain of each, or give all seeds one partition (`pomona data show --save`, partition.name = file)"
             )
         return LeftOut(client, len(targets), None)
-    groups = runs[0].groups(client)
-    if groups is not None and len(groups) != len(targets):
-        raise DataError(
-            f"{runs[0].folder}: the groups of client {client} do not fit its answers; run the federation again"
-        )
+    groups = _groups(runs[0], client, len(targets))
     outputs = [task.natural(one) for one, _ in answers]
     pairs = zip(outputs[: len(runs)], outputs[len(runs) :], strict=True)
     each = [found for a, b in pairs if (found := evidence(metric, task, a, b, targets, groups))]
     return over_seeds(each) if len(each) == len(runs) else LeftOut(client, len(targets), _events(task, targets))
+
+
+def _groups(run: Result, client: int, samples: int) -> NDArray[np.int64] | None:
+    """Return the group of each test sample; None if unknown. Raises DataError if they are not as many."""
+    groups = run.groups(client)
+    if groups is not None and len(groups) != samples:
+        raise DataError(f"{run.folder}: the groups of client {client} do not fit its answers; run the federation again")
+    return groups
 
 
 def _same_samples(client: int, runs: Sequence[Result], answers: Sequence[Answers]) -> bool:

@@ -156,15 +156,21 @@ def read_examples(folder: Path, client: int) -> MaskExamples | None:
     path = folder / EXAMPLES
     if not path.exists() or f"image-{client}" not in npz.names(path):
         return None
-    image, truth, predicted, dice = (npz.stored(path, f"{part}-{client}").load() for part in _EXAMPLE_PARTS)
-    if not (
+    found = MaskExamples(*(npz.stored(path, f"{part}-{client}").load() for part in _EXAMPLE_PARTS))
+    if not _fit(found):
+        raise DataError(f"{path} has no examples of client {client}; run the federation again")
+    return found
+
+
+def _fit(found: MaskExamples) -> bool:
+    """Return whether arrays from a file have the shapes and types of examples."""
+    image, masks = found.image, (found.truth, found.predicted)
+    return (
         image.ndim == 4
         and image.shape[-1] in {1, 3}
         and max(image.shape[:3]) <= MOST_SIDE
-        and image.shape[:3] == truth.shape == predicted.shape
-        and dice.shape == image.shape[:1]
-        and all(a.dtype == np.uint8 for a in (image, truth, predicted))
-        and dice.dtype == np.float64
-    ):
-        raise DataError(f"{path} has no examples of client {client}; run the federation again")
-    return MaskExamples(image, truth, predicted, dice)
+        and all(mask.shape == image.shape[:3] for mask in masks)
+        and found.dice.shape == image.shape[:1]
+        and all(array.dtype == np.uint8 for array in (image, *masks))
+        and found.dice.dtype == np.float64
+    )

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -226,17 +227,14 @@ class _Told(BaseModel):
 def _require_known(result: Result) -> None:
     """Raise ValueError for unknown clients, and for repeated evaluations."""
     n = len(result.about.get("clients", ()))
-    named = (
-        *(c for e in (*result.evaluations, *result.unseen) for c in e.clients),
-        *(f["client"] for f in result.final),
-    )
-    highest = max((*named, *(c for r in result.rounds for c in r.cohort)), default=-1)
+    named = [e.clients for e in (*result.evaluations, *result.unseen)] + [r.cohort for r in result.rounds]
+    highest = max((*chain(*named), *(f["client"] for f in result.final)), default=-1)
     if highest >= n:
         raise ValueError(f"it tells of client {highest}, but of {n} clients at its start")
     for rows in (result.evaluations, result.unseen):
-        for one, times in Counter((e.model, e.when, e.split, e.round) for e in rows).items():
+        for (model, when, split, number), times in Counter((*e.key, e.round) for e in rows).items():
             if times > 1:
-                raise ValueError(f"{times} evaluations of the {one[0]} model, {one[1]}, on {one[2]}, in round {one[3]}")
+                raise ValueError(f"{times} evaluations of the {model} model, {when}, on {split}, in round {number}")
 
 
 def require_unchanged(folder: Path, *names: str) -> None:

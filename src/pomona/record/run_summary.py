@@ -1,6 +1,6 @@
 """Summary of a run: metric over clients and rounds, traffic and time, as in ``summary.json``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pomona.core.stop import Stop
@@ -50,22 +50,25 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     test = result.curve(model, when, "test")
     if not test:
         return None
-    values, samples = (
-        [e.by_client(e.value, range(n)) for e in test],
-        [s or 0 for s in test[-1].by_client(test[-1].samples, range(n))],
-    )
+    last, metric = test[-1], result.metric
+    values = [e.by_client(e.value, range(n)) for e in test]
+    samples = [s or 0 for s in last.by_client(last.samples, range(n))]
     seen = {e.round: e for e in result.curve(model, when, "validation")}
-    paired = [seen.get(e.round) for e in test]
-    held_out = [e.by_client(e.value, range(n)) if e else [None] * n for e in paired]
-    losses = [e.by_client(e.loss, range(n)) if e else [None] * n for e in paired]
-    metric = result.metric
+    held_out, losses = zip(*(_held_out(seen.get(e.round), n) for e in test), strict=True)
     found = best_rounds([e.round for e in test], values, samples, held_out, metric, losses)
     return {
         **{name: at._asdict() if isinstance(at, At) else at for name, at in vars(found).items()},
         "clients": summarize(values[-1], samples, metric=metric),
-        "loss": mean_of_known(test[-1].loss),
-        "accuracy": test[-1].accuracy_mean,
+        "loss": mean_of_known(last.loss),
+        "accuracy": last.accuracy_mean,
     }
+
+
+def _held_out(validation: Evaluation | None, n: int) -> tuple[list[float | None], list[float | None]]:
+    """Return values and losses of n clients; None without an evaluation."""
+    if validation is None:
+        return [None] * n, [None] * n
+    return validation.by_client(validation.value, range(n)), validation.by_client(validation.loss, range(n))
 
 
 def stopped(result: Result) -> str:
@@ -73,12 +76,18 @@ def stopped(result: Result) -> str:
     last, stop = len(result.rounds), Stop.model_validate(result.config.get("stop") or {})
     if stop.patience is None or last >= int(result.config.get("rounds") or last):
         return ""
-    model, when = result.about.get("headline") or ("", "")
+    model, when = headline(result)
     curve = result.curve(model, when, "validation")
     known = [e for e in curve if e.round < last or when == "trained"]  # a received model is evaluated one round later
     points = [Point(e.round, mean_of_known(e.value), mean_of_known(e.loss)) for e in known]
     found = best(points, result.metric, stop.min_gain)
     return reason(found, last) if found and found.since >= stop.patience else ""
+
+
+def headline(result: Result) -> tuple[str, str]:
+    """Return the headline model and its moment; empty names if they are not on record."""
+    model, when = result.about.get("headline") or ("", "")
+    return model, when
 
 
 def diverging(result: Result) -> str:
@@ -87,10 +96,9 @@ def diverging(result: Result) -> str:
     Compares the mean training loss of the last round with that of the first, and the headline model's test loss with
     its first value and with that of a constant prediction, all clients' most frequent class or mean.
     """
-    trained = [loss for row in result.rounds if (loss := mean_of_known(row.loss)) is not None]
-    model, when = result.about.get("headline") or ("", "")
-    tested = [loss for e in result.curve(model, when, "test") if (loss := mean_of_known(e.loss)) is not None]
-    constant = ((result.about.get("constant") or {}).get("all", {}).get("loss") or {}).get("mean")
+    trained = _means(row.loss for row in result.rounds)
+    tested = _means(e.loss for e in result.curve(*headline(result), "test"))
+    constant = _constant(result)
     for what, losses, first in (
         ("training loss", trained, "in the first round"),
         ("test loss", tested, "when first evaluated"),
@@ -100,6 +108,17 @@ def diverging(result: Result) -> str:
     if tested and constant and tested[-1] > FAR * constant:
         return f"the test loss ended at {tested[-1]:.4g}, where a constant answer has {constant:.4g}; lower lr"
     return ""
+
+
+def _constant(result: Result) -> float | None:
+    """Return the mean test loss of a constant prediction; None if it is not on record."""
+    found: float | None = ((result.about.get("constant") or {}).get("all", {}).get("loss") or {}).get("mean")
+    return found
+
+
+def _means(each: Iterable[Sequence[float | None]]) -> list[float]:
+    """Return the means over clients that are defined."""
+    return [mean for losses in each if (mean := mean_of_known(losses)) is not None]
 
 
 def _unseen(evaluations: Sequence[Evaluation]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Weight learning: the loss by epoch, as in FedALA's figure 3.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.record.presentation import Quantity
+from pomona.record.rows import RoundRow
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.series import Series, Values, number
 from pomona.results.figures.style import (
@@ -51,11 +52,7 @@ def course(run: Run, name: str) -> Course | None:
     """Return the losses recorded as ``name``, in order; None if no epoch was counted, or the losses are private."""
     known: dict[int, list[tuple[int, float]]] = {}
     for row in run.result.rounds:
-        if name not in row.info or row.info.get(COUNT, np.empty(0)).shape != (len(row.cohort),):
-            continue
-        if row.info[name].ndim != 2:  # a record may use this name for any quantity
-            continue
-        for client, losses, count in zip(row.cohort, row.info[name], row.info[COUNT], strict=True):
+        for client, losses, count in _counted(row, name):
             known.setdefault(client, []).extend((row.round, float(loss)) for loss in losses[: int(count)])
     if not any(loss for epochs in known.values() for _, loss in epochs):
         return None
@@ -63,10 +60,17 @@ def course(run: Run, name: str) -> Course | None:
     shape = (max(map(len, known.values())), n)
     found = Course(np.full(shape, np.nan), np.zeros(shape, dtype=np.int64), [0] * n)
     for client, epochs in known.items():
-        for e, (round_, loss) in enumerate(epochs):
-            found.losses[e, client], found.rounds[e, client] = loss, round_
-        found.stage[client] = sum(round_ == epochs[0][0] for round_, _ in epochs)
+        rounds, losses = np.array(epochs, dtype=np.float64).reshape(-1, 2).T
+        found.rounds[: len(rounds), client], found.losses[: len(rounds), client] = rounds, losses
+        found.stage[client] = int((rounds == rounds[:1]).sum())
     return found
+
+
+def _counted(row: RoundRow, name: str) -> Iterator[tuple[int, NDArray[np.float64], float]]:
+    """Yield each client, its losses and how many of them count; a record may use the name for any other quantity."""
+    losses, counts = row.info.get(name), row.info.get(COUNT)
+    if losses is not None and counts is not None and losses.ndim == 2 and counts.shape == (len(row.cohort),):
+        yield from zip(row.cohort, losses, counts, strict=True)
 
 
 def learning_curves(run: Run, what: Quantity) -> list[ReportFigure]:
@@ -203,28 +207,13 @@ def _line(ax: Any, series: Series, values: Values, **look: Any) -> None:
 
 def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
     """Return the figure with its text and numbers."""
-    what, run, rounds, values = series.quantity, series.run, series.rounds, series.values
-    scalar, alike, level = len(names) == 1, uniform(values), uniform(values[-1:])
-    lines = "Thin lines are clients, the thick one their mean." if scalar else "Lines are means over clients."
-    right = f"Right: each client after round {rounds[-1]}" + (", and the mean (dashed)." if scalar else ".")
-    shown = ("" if alike else f" {lines}") + ("" if level else f" {right}")
-    first, last = np.nanmean(values[0], axis=0), np.nanmean(values[-1], axis=0)
-    course = [f"{name} {a:.3g} to {b:.3g}" for name, a, b in zip(names[:KEYED], first, last, strict=False)]
-    extremes = ""
-    if scalar and not level:
-        low, high = (int(pick(values[-1, :, 0])) for pick in (np.nanargmin, np.nanargmax))
-        extremes = (
-            f" At the end {run.client(low)} has the lowest, {values[-1, low, 0]:.3g}, and {run.client(high)} the "
-            f"highest, {values[-1, high, 0]:.3g}."
-        )
+    what, run = series.quantity, series.run
+    columns = [what.name] if len(names) == 1 else [f"{what.name}_{j + 1}" for j in range(len(names))]
     return ReportFigure(
         name=f"{slug(what.name)}-values",
         title=what.title,
-        caption=f"{run.label}: {what.meaning}{shown}"
-        + (" It is the same for every client." if alike and len(series.seen) > 1 else "")
-        + series.absence,
-        alt=f"{'Line chart' if level else 'Line chart and chart by client'} of {what.symbol} with {run.label}. From "
-        f"round {rounds[0]} to {rounds[-1]} the mean over clients goes: {', '.join(course)}.{extremes}",
+        caption=f"{run.label}: {what.meaning}{_explained(series)}{series.absence}",
+        alt=_spoken_values(series, names),
         figure=figure,
         rows=[
             {
@@ -232,12 +221,41 @@ def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
                 "round": int(r),
                 "client": i,
                 "name": run.client(i),
-                **{
-                    (what.name if scalar else f"{what.name}_{j + 1}"): number(values[t, i, j])
-                    for j in range(len(names))
-                },
+                **{column: number(series.values[t, i, j]) for j, column in enumerate(columns)},
             }
-            for t, r in enumerate(rounds)
+            for t, r in enumerate(series.rounds)
             for i in range(series.n)
         ],
+    )
+
+
+def _explained(series: Series) -> str:
+    """Describe the lines and the picture on the right."""
+    scalar, alike, level = series.values.shape[2] == 1, uniform(series.values), uniform(series.values[-1:])
+    said = ""
+    if not alike:
+        said += " Thin lines are clients, the thick one their mean." if scalar else " Lines are means over clients."
+    if not level:
+        said += f" Right: each client after round {series.rounds[-1]}" + (", and the mean (dashed)." if scalar else ".")
+    if alike and len(series.seen) > 1:
+        said += " It is the same for every client."
+    return said
+
+
+def _spoken_values(series: Series, names: list[str]) -> str:
+    """Describe the course of the means over clients, and the clients with the extremes at the end."""
+    run, rounds, values = series.run, series.rounds, series.values
+    level = uniform(values[-1:])
+    first, last = np.nanmean(values[0], axis=0), np.nanmean(values[-1], axis=0)
+    course = [f"{name} {a:.3g} to {b:.3g}" for name, a, b in zip(names[:KEYED], first, last, strict=False)]
+    said = (
+        f"{'Line chart' if level else 'Line chart and chart by client'} of {series.quantity.symbol} with {run.label}. "
+        f"From round {rounds[0]} to {rounds[-1]} the mean over clients goes: {', '.join(course)}."
+    )
+    if level or len(names) > 1:
+        return said
+    low, high = (int(pick(values[-1, :, 0])) for pick in (np.nanargmin, np.nanargmax))
+    return (
+        f"{said} At the end {run.client(low)} has the lowest, {values[-1, low, 0]:.3g}, and {run.client(high)} the "
+        f"highest, {values[-1, high, 0]:.3g}."
     )

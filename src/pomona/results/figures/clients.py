@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import (
@@ -11,6 +12,7 @@ from pomona.results.figures.style import (
     INK,
     grid,
     legend_below,
+    named,
     panels,
     shorten,
 )
@@ -40,30 +42,33 @@ def values(runs: list[Run]) -> ReportFigure | None:
         return None
     compared = gained_over(shown, baseline(shown, lead))
     known = {found.run: found for found in compared}
-    gains = _differences(known.get(lead))
-    everyone = _sorted(shown, gains or _goodness(lead))
+    by, ranking = _ranking(lead, known.get(lead))
+    everyone = _sorted(shown, ranking)
     title = lead.metric.title
-    several = [len(run.seeds) for run in shown if run.seeds]
-    seeds = f"; where there are several seeds, the mean over {several[0]} seeds" if several else ""
     courses = list(filter(None, map(by_client, compared))) or [_extremes(lead)]
+    more, right = (", and what it gains", GAINS) if compared else ("", "")
     return ReportFigure(
         name="clients",
-        title="What each client gets" + (", and what it gains" if compared else ""),
+        title=f"What each client gets{more}",
         caption=f"Test {title} of each client with the headline model of each run, {evaluated(*shown)}"
-        f"{seeds}.{GAINS if compared else ''} Sorted by {'gain' if gains else title} with {lead.label}, best on top.",
+        f"{_over_seeds(shown)}.{right} Sorted by {by} with {lead.label}, best on top.",
         alt=f"Dot plot of test {title} for {len(everyone)} clients. {' '.join(courses)}",
         figure=_values_drawn(shown, lead, compared, everyone),
         rows=[row for run in shown for row in _rows(run, known.get(run))],
     )
 
 
-def _differences(found: Gained | None) -> Mapping[int, float]:
-    return found.differences if found else {}
+def _over_seeds(runs: list[Run]) -> str:
+    """Note that a run is the mean over several seeds; empty if none is."""
+    several = [len(run.seeds) for run in runs if run.seeds]
+    return f"; where there are several seeds, the mean over {several[0]} seeds" if several else ""
 
 
-def _goodness(run: Run) -> Mapping[int, float]:
-    """Return client -> its value, where more is better."""
-    return {c: run.metric.goodness(v) for c, v in run.values.items()}
+def _ranking(run: Run, found: Gained | None) -> tuple[str, Mapping[int, float]]:
+    """Return by what clients are sorted, and client -> a number where more is better: its gain, else its value."""
+    if found and found.differences:
+        return "gain", found.differences
+    return run.metric.title, {c: run.metric.goodness(v) for c, v in run.values.items()}
 
 
 def _sorted(runs: list[Run], ranking: Mapping[int, float]) -> list[int]:
@@ -79,14 +84,13 @@ def _values_drawn(shown: list[Run], lead: Run, compared: list[Gained], everyone:
     figure, axes = panels(9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True)
     dots = axes[0, 0]
     for run in shown:
-        points = [run.metric.scaled(v) for v in run.values.values()], [place[c] for c in run.values]
-        dots.plot(*points, label=run.label, zorder=3 if run is lead else 2, **_look(run, small))
+        x, y = map(run.metric.scaled, run.values.values()), map(place.__getitem__, run.values)
+        dots.plot(list(x), list(y), label=run.label, zorder=3 if run is lead else 2, **_look(run, small))
     dots.hlines(range(len(everyone)), *_ends(shown, everyone), color=FRAME, linewidth=0.8, alpha=0.6, zorder=0)
     dots.set(xlabel=f"test {lead.metric.heading}", ylim=(-0.7, len(everyone) - 0.3))
+    named(dots.yaxis, [shorten(lead.client(c), 20) for c in everyone], LABELLED)
     if small:
-        dots.set(ylabel=f"{len(everyone)} clients, sorted", yticks=[])
-    else:
-        dots.set_yticks(range(len(everyone)), [shorten(lead.client(c), 20) for c in everyone])
+        dots.set_ylabel(f"{len(everyone)} clients, sorted")
     grid(dots, along="x")
     if compared:
         _gains(axes[0, -1], compared, place, small)
@@ -115,18 +119,28 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
     """Draw each client's gain, with whiskers if both models' outputs are on record."""
     step = 0 if small else 0.5 / max(len(compared), 2)
     for k, found in enumerate(compared):
-        scaled, aside = found.run.metric.scaled, step * (k - (len(compared) - 1) / 2)
-        known = [(c, d, found.clients[c] if c < len(found.clients) else None) for c, d in found.differences.items()]
-        x = np.array([scaled(d) for _, d, _ in known])
-        ends = np.array([list(map(scaled, g.ends)) if g and g.ends else [scaled(d)] * 2 for _, d, g in known])
-        whiskers = np.abs(ends.reshape(-1, 2).T - x)
-        rows = [place[c] + aside for c, _, _ in known]
+        aside = step * (k - (len(compared) - 1) / 2)
+        x, whiskers = _scaled_gains(found)
+        rows = [place[client] + aside for client in found.differences]
         ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **_look(found.run, small))
-    unit = "percentage points" if compared[0].run.metric.percent else compared[0].run.metric.title
-    ax.axvline(0, color=compared[0].base.look.colour, linestyle=compared[0].base.look.line)
-    ax.set(xlabel=f"gain over {compared[0].base.label} ({unit})")
+    metric, base = compared[0].run.metric, compared[0].base
+    unit = "percentage points" if metric.percent else metric.title
+    ax.axvline(0, color=base.look.colour, linestyle=base.look.line)
+    ax.set(xlabel=f"gain over {base.label} ({unit})")
     ax.tick_params(left=False)
     grid(ax, along="x")
+
+
+def _scaled_gains(found: Gained) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the clients' gains (n,) in display units, and the distances (2, n) to the ends of their intervals."""
+    scaled, intervals = found.run.metric.scaled, dict(enumerate(found.clients))
+    x = np.array([scaled(difference) for difference in found.differences.values()])
+    ends = x[:, None].repeat(2, axis=1)
+    for row, client in enumerate(found.differences):
+        gain = intervals.get(client)
+        if gain and gain.ends:
+            ends[row] = [scaled(end) for end in gain.ends]
+    return x, np.abs(ends.T - x)
 
 
 def _rows(run: Run, found: Gained | None) -> Rows:
@@ -159,33 +173,11 @@ def spread(runs: list[Run]) -> ReportFigure | None:
         return None
     metric = shown[0].metric
     tenth = "10th percentile" if metric.higher else "90th percentile"
+    rows: Rows = [_distribution(run) for run in shown]
     figure, axes = panels(5.4, 0.55 * len(shown) + 1.5)
     ax = axes[0, 0]
-    rows: Rows = []
-    for y, run in enumerate(reversed(shown)):
-        known = np.sort(list(run.values.values()))
-        scaled = np.array([run.metric.scaled(v) for v in known])
-        colour = run.look.colour
-        ax.boxplot(
-            scaled, positions=[y], widths=0.5, orientation="horizontal", whis=(0, 100),
-            boxprops={"color": colour}, medianprops={"color": colour, "linewidth": 2.2},
-            whiskerprops={"color": colour}, capprops={"color": "none"},
-        )  # fmt: skip
-        # Neighbours in rank get different heights, so that equal values do not overlap.
-        jitter = (np.arange(len(scaled)) * 0.618 % 1 - 0.5) * 0.3
-        ax.plot(scaled, y + jitter, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
-        least, tail = metric.worst(known.tolist()), float(np.percentile(known, 10 if metric.higher else 90))
-        assert least is not None
-        ax.plot(run.metric.scaled(least), y, "X", color=colour, markersize=8, markeredgewidth=0)
-        look: dict[str, Any] = {"markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.6}
-        ax.plot(run.metric.scaled(tail), y, "D", color=colour, **look)
-        marks = map(float, np.percentile(known, [25, 50, 75]))
-        rows.insert(0, {
-            "run": run.label, "model": run.model, "metric": metric.name, "clients": len(known),
-            "mean": float(known.mean()), "worst": least, "percentile_10": tail,
-            **dict(zip(("lower_quartile", "median", "upper_quartile"), marks, strict=True)),
-            "best": metric.best(known.tolist()),
-        })  # fmt: skip
+    for y, (run, row) in enumerate(zip(reversed(shown), reversed(rows), strict=True)):
+        _box(ax, y, run, row)
     ax.plot([], [], "X", color=INK, linestyle="none", label="worst client")
     ax.plot([], [], "D", color=INK, markerfacecolor="none", linestyle="none", label=tenth)
     ax.set_yticks(range(len(shown)), [run.label for run in reversed(shown)])
@@ -208,3 +200,37 @@ def spread(runs: list[Run]) -> ReportFigure | None:
         figure=figure,
         rows=rows,
     )
+
+
+def _distribution(run: Run) -> dict[str, Any]:
+    """Return a run's named numbers over its clients."""
+    known, metric = np.sort(list(run.values.values())), run.metric
+    return {
+        "run": run.label,
+        "model": run.model,
+        "metric": metric.name,
+        "clients": len(known),
+        "mean": float(known.mean()),
+        "worst": metric.worst(known.tolist()),
+        "percentile_10": float(np.percentile(known, 10 if metric.higher else 90)),
+        "lower_quartile": float(np.percentile(known, 25)),
+        "median": float(np.percentile(known, 50)),
+        "upper_quartile": float(np.percentile(known, 75)),
+        "best": metric.best(known.tolist()),
+    }
+
+
+def _box(ax: Any, y: int, run: Run, row: Mapping[str, Any]) -> None:
+    """Draw one run at a height: box, clients, worst client and 10th percentile."""
+    scaled, colour = np.array([run.metric.scaled(v) for v in np.sort(list(run.values.values()))]), run.look.colour
+    ax.boxplot(
+        scaled, positions=[y], widths=0.5, orientation="horizontal", whis=(0, 100),
+        boxprops={"color": colour}, medianprops={"color": colour, "linewidth": 2.2},
+        whiskerprops={"color": colour}, capprops={"color": "none"},
+    )  # fmt: skip
+    # Neighbours in rank get different heights, so that equal values do not overlap.
+    jitter = (np.arange(len(scaled)) * 0.618 % 1 - 0.5) * 0.3
+    ax.plot(scaled, y + jitter, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
+    ax.plot(run.metric.scaled(row["worst"]), y, "X", color=colour, markersize=8, markeredgewidth=0)
+    look: dict[str, Any] = {"markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.6}
+    ax.plot(run.metric.scaled(row["percentile_10"]), y, "D", color=colour, **look)

@@ -1,6 +1,6 @@
 """Figures of CFL: the clients of each cluster, and the norms that trigger splits."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -14,15 +14,22 @@ from pomona.results.figures.style import (
     client_colours,
     grid,
     legend_below,
+    named,
     over_rounds,
     panels,
 )
+from pomona.results.run_numbers import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NAMED = 45
 """Maximum number of clients with name labels."""
 BOUND = "#d55e00"
 NORMS = ("update_norm", "cluster_norms")
 """Quantities of clusters in ``info``: a client's own update (n,), its cluster's mean and largest one (n, 2)."""
+Norm: TypeAlias = tuple[int, float, float]
+"""A round, and the norms of a cluster's mean and largest update in it."""
 
 
 def figures(series: Series, shown: dict[str, Series]) -> list[ReportFigure]:
@@ -40,37 +47,8 @@ def ever(series: Series) -> list[int]:
 
 def clusters(series: Series) -> ReportFigure:
     """Draw clients by rounds, with one colour per cluster."""
-    from matplotlib.colors import ListedColormap
-
     n, rounds, labels = series.n, series.rounds, series.values[:, :, 0]
-    known = ever(series)
-    colours = client_colours(len(known))
-    last = np.where(np.isnan(labels[-1]), np.inf, labels[-1])
-    groups = series.groups or [0] * n
-    sequence = sorted(range(n), key=lambda i: (last[i], groups[i], i))
-    figure, axes = panels(7.6, min(max(0.22 * n + 1.5, 2.6), 9))
-    ax = axes[0, 0]
-    places = np.searchsorted(known, np.nan_to_num(labels[:, sequence].T, nan=known[0])).astype(float)
-    places[np.isnan(labels[:, sequence].T)] = np.nan
-    ax.imshow(
-        places, cmap=ListedColormap(colours).with_extremes(bad=MISSING), vmin=-0.5, vmax=len(known) - 0.5,
-        aspect="auto", interpolation="none",
-    )  # fmt: skip
-    bare(ax)
-    ticks = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), 11)).round().astype(int))
-    ax.set_xticks(ticks, [str(rounds[t]) for t in ticks])
-    ax.set(xlabel="round")
-    if n <= NAMED:
-        mark = [f" · {series.groups[i]}" if series.groups else "" for i in sequence]
-        ax.set_yticks(range(n), [series.names[i] + m for i, m in zip(sequence, mark, strict=True)])
-    else:
-        ax.set(yticks=[], ylabel=f"{n} clients")
     final = [int(v) for v in labels[-1][~np.isnan(labels[-1])]]
-    for c, colour in zip(known, colours, strict=True):
-        ax.plot([], [], "s", color=colour, markersize=9, label=f"cluster {c}: {final.count(c)} at the end")
-    # A plot changes the limits of a picture.
-    ax.set(xlim=(-0.5, len(rounds) - 0.5), ylim=(n - 0.5, -0.5))
-    legend_below(figure, 3)
     marked = bool(series.groups) and n <= NAMED
     numbered = " The number behind a name is its true group, which no client knows." if marked else ""
     return ReportFigure(
@@ -80,7 +58,7 @@ def clusters(series: Series) -> ReportFigure:
         f"round r + 1. Sorted by the last cluster.{numbered}{series.absence}",
         alt=f"Chart of {n} clients by rounds {rounds[0]} to {rounds[-1]} with {series.run.label}, coloured by cluster. "
         f"{_sizes(final)}{_agreement(series)}",
-        figure=figure,
+        figure=_map(series, final),
         rows=[
             {
                 "run": series.run.label, "round": int(r), "client": i, "name": series.run.client(i),
@@ -90,6 +68,36 @@ def clusters(series: Series) -> ReportFigure:
             for i in range(n)
         ],
     )  # fmt: skip
+
+
+def _map(series: Series, final: list[int]) -> "Figure":
+    """Draw the clusters (rounds, clients) as a picture, clients sorted by their last cluster."""
+    from matplotlib.colors import ListedColormap
+
+    n, rounds, labels = series.n, series.rounds, series.values[:, :, 0]
+    known = ever(series)
+    colours = client_colours(len(known))
+    groups = series.groups or [0] * n
+    sequence = sorted(range(n), key=lambda i: (np.inf if np.isnan(labels[-1, i]) else labels[-1, i], groups[i], i))
+    figure, axes = panels(7.6, min(max(0.22 * n + 1.5, 2.6), 9))
+    ax = axes[0, 0]
+    shown = labels[:, sequence].T
+    places = np.where(np.isnan(shown), np.nan, np.searchsorted(known, np.nan_to_num(shown, nan=known[0])))
+    ax.imshow(
+        places, cmap=ListedColormap(colours).with_extremes(bad=MISSING), vmin=-0.5, vmax=len(known) - 0.5,
+        aspect="auto", interpolation="none",
+    )  # fmt: skip
+    bare(ax)
+    ticks = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), 11)).round().astype(int))
+    ax.set_xticks(ticks, [str(rounds[t]) for t in ticks])
+    ax.set(xlabel="round", ylabel="" if n <= NAMED else f"{n} clients")
+    named(ax.yaxis, [series.names[i] + (f" · {groups[i]}" if series.groups else "") for i in sequence], NAMED)
+    for c, colour in zip(known, colours, strict=True):
+        ax.plot([], [], "s", color=colour, markersize=9, label=f"cluster {c}: {final.count(c)} at the end")
+    # A plot changes the limits of a picture.
+    ax.set(xlim=(-0.5, len(rounds) - 0.5), ylim=(n - 0.5, -0.5))
+    legend_below(figure, 3)
+    return figure
 
 
 def _sizes(final: list[int]) -> str:
@@ -112,49 +120,61 @@ def _agreement(series: Series) -> str:
 
 def splits(series: Series, updates: Series, norms: Series) -> ReportFigure:
     """Draw the norms of each cluster's mean and largest update over the rounds, with the thresholds of a split."""
-    run, own = series.run, updates.values[:, :, 0]
-    figure, axes = panels(9.5, 3.6, columns=2)
-    bundle(axes[0, 1], updates.rounds, own, color=FRAME, linewidth=0.9, alpha=0.7, rasterized=own.size > 3000)
-    axes[0, 1].plot([], [], color=FRAME, linewidth=0.9, label="update of each client")
-    known = ever(series)
-    measured = {c: course for c in known if (course := points(series, norms, c))}
-    colours = [colour for c, colour in zip(known, client_colours(len(known)), strict=True) if c in measured]
-    for (c, course), colour in zip(measured.items(), colours, strict=True):
-        look: dict[str, Any] = {"color": colour, "linewidth": 2.2, "marker": "o" if len(course) == 1 else None}
-        rounds = [r for r, _, _ in course]
-        axes[0, 0].plot(rounds, [mean for _, mean, _ in course], **look, label=f"cluster {c}")
-        axes[0, 1].plot(rounds, [largest for _, _, largest in course], **look)
-    bounds = thresholds(updates)
-    for ax, bound, title in zip(axes[0], bounds or (None, None), ("mean", "largest"), strict=True):
-        ax.set_title(f"Norm of a cluster's {title} update")
-        over_rounds(ax)
-        if bound is not None:
-            ax.axhline(bound, color=BOUND, linewidth=1.4, linestyle=(0, (4, 2)))
-        ax.set_ylim(bottom=0)
-        grid(ax)
-    if bounds:
-        axes[0, 0].plot([], [], color=BOUND, linewidth=1.4, linestyle=(0, (4, 2)), label="threshold of a split")
-    legend_below(figure, 4)
-    warmup = run.setting("method.warmup_rounds")
-    later = f", after round {warmup}" if warmup else ""
+    run, bounds = series.run, thresholds(updates)
+    measured = {c: course for c in ever(series) if (course := points(series, norms, c))}
     ends = [f"cluster {c} mean {p[-1][1]:.3g}, largest {p[-1][2]:.3g}" for c, p in measured.items()]
     return ReportFigure(
         name="cluster-norms",
         title="How large updates are, and how much of them cancels out",
         caption=f"{run.label}: left the norm of the mean of a cluster's updates, right the largest norm of one of "
         "them; a small mean of large updates says that its members pull apart."
-        + (f" A cluster splits while the left is below {bounds[0]:.3g} and the right above {bounds[1]:.3g}{later}."
-           if bounds else "")
-        + ("" if len(known) > 1 else " No cluster was split: all clients shared one model.")
+        + (_rule(run, bounds) if bounds else "")
+        + ("" if len(ever(series)) > 1 else " No cluster was split: all clients shared one model.")
         + updates.absence,
         alt=f"Two line charts of update norms with {run.label}, by cluster, up to round {updates.rounds[-1]}. "
         + (f"At the last round measured: {'; '.join(ends)}." if ends else "No cluster was measured yet."),
-        figure=figure,
+        figure=_norms(series, updates, measured, bounds),
         rows=_norm_rows(updates, measured),
-    )  # fmt: skip
+    )
 
 
-def _norm_rows(updates: Series, measured: dict[int, list[tuple[int, float, float]]]) -> Rows:
+def _rule(run: Run, bounds: tuple[float, float]) -> str:
+    """Describe when a cluster splits."""
+    warmup = run.setting("method.warmup_rounds")
+    later = f", after round {warmup}" if warmup else ""
+    return f" A cluster splits while the left is below {bounds[0]:.3g} and the right above {bounds[1]:.3g}{later}."
+
+
+def _norms(
+    series: Series, updates: Series, measured: dict[int, list[Norm]], bounds: tuple[float, float] | None
+) -> "Figure":
+    """Draw the norms of mean updates on the left, those of the largest and of each client's own on the right."""
+    own, known = updates.values[:, :, 0], ever(series)
+    figure, axes = panels(9.5, 3.6, columns=2)
+    left, right = axes[0]
+    bundle(right, updates.rounds, own, color=FRAME, linewidth=0.9, alpha=0.7, rasterized=own.size > 3000)
+    right.plot([], [], color=FRAME, linewidth=0.9, label="update of each client")
+    colours = dict(zip(known, client_colours(len(known)), strict=True))
+    for c, course in measured.items():
+        rounds, means, largest = zip(*course, strict=True)
+        look: dict[str, Any] = {"color": colours[c], "linewidth": 2.2, "marker": "o" if len(course) == 1 else None}
+        left.plot(rounds, means, **look, label=f"cluster {c}")
+        right.plot(rounds, largest, **look)
+    threshold: dict[str, Any] = {"color": BOUND, "linewidth": 1.4, "linestyle": (0, (4, 2))}
+    for ax, bound, title in zip(axes[0], bounds or (None, None), ("mean", "largest"), strict=True):
+        ax.set_title(f"Norm of a cluster's {title} update")
+        over_rounds(ax)
+        if bound is not None:
+            ax.axhline(bound, **threshold)
+        ax.set_ylim(bottom=0)
+        grid(ax)
+    if bounds:
+        left.plot([], [], **threshold, label="threshold of a split")
+    legend_below(figure, 4)
+    return figure
+
+
+def _norm_rows(updates: Series, measured: dict[int, list[Norm]]) -> Rows:
     """Return a row per round and client, or cluster."""
     clients = [
         (int(r), "client", i, "update", updates.values[t, i, 0])
@@ -173,7 +193,7 @@ def _norm_rows(updates: Series, measured: dict[int, list[tuple[int, float, float
     ]
 
 
-def points(series: Series, norms: Series, cluster: int) -> list[tuple[int, float, float]]:
+def points(series: Series, norms: Series, cluster: int) -> list[Norm]:
     """Return (round, mean, largest) of a cluster. Values recorded in a round were measured in the previous one."""
     cohorts = {row.round: set(row.cohort) for row in series.run.result.rounds}
     found = []

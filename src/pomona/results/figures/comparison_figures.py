@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pomona.core.toml import flat
 from pomona.metrics.client_statistics import Spread, spread
+from pomona.metrics.metric import Metric
 from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, INK, Points, hidden, legend_below, name_ends, panels
@@ -14,6 +15,9 @@ from pomona.results.significance import Ranking
 from pomona.results.tables.client_tests import gains, shared_seeds
 from pomona.results.wording import capital, slug
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 FEWEST = 3
 """Minimum number of values for a curve."""
 
@@ -21,28 +25,21 @@ FEWEST = 3
 def diagram(ranking: Ranking) -> ReportFigure:
     """Draw mean ranks on a line; bars join methods that do not differ (Demsar 2006, figure 1)."""
     k = len(ranking.methods)
+    fits = ranking.difference <= k - 1
     half = (k + 1) // 2
     figure, [[axes]] = panels(8.6, 1.3 + 0.27 * half)
     axes.axis("off")
     axes.set_xlim(-0.55 * k, 1.55 * k + 1)
-    depth = 0.45 * half + 0.35 * len(ranking.cliques) + 0.4
-    axes.set_ylim(-depth, 1.1)
+    axes.set_ylim(-(0.45 * half + 0.35 * len(ranking.cliques) + 0.4), 1.1)
     axes.plot([1, k], [0, 0], color=INK, linewidth=1.2)
     for tick in range(1, k + 1):
         axes.plot([tick, tick], [0, 0.12], color=INK, linewidth=1)
         axes.text(tick, 0.2, str(tick), ha="center", va="bottom")
-    if ranking.difference <= k - 1:
+    if fits:
         axes.plot([1, 1 + ranking.difference], [0.75, 0.75], color=FRAME, linewidth=2)
         axes.text(1 + ranking.difference / 2, 0.8, f"CD = {ranking.difference:.2f}", ha="center", va="bottom")
-    drop = 0.35 * len(ranking.cliques) + 0.3
-    for place, i in enumerate(ranking.order):
-        left = place < half
-        row = place if left else k - 1 - place
-        y, rank = -drop - 0.45 * row, ranking.mean_ranks[i]
-        side = 0.75 if left else k + 0.25
-        axes.plot([rank, rank, side], [0, y, y], color=FRAME, linewidth=0.9)
-        text = f"{ranking.methods[i]} {rank:.2f}" if left else f"{rank:.2f} {ranking.methods[i]}"
-        axes.text(side + (-0.1 if left else 0.1), y, text, ha="right" if left else "left", va="center")
+    for place in range(k):
+        _leader_line(axes, ranking, place, left=place < half)
     for number, (first, last) in enumerate(ranking.cliques):
         ends = [ranking.mean_ranks[ranking.order[p]] for p in (first, last)]
         y = -0.22 - 0.35 * number
@@ -51,45 +48,72 @@ def diagram(ranking: Ranking) -> ReportFigure:
     caption = (
         f"Mean ranks over {ranking.blocks} scenarios, best on the left. Thick bars join methods that do not differ by "
         "Wilcoxon's signed-rank test with Holm's correction at 5 %; CD is Nemenyi's critical difference"
-        + ("." if ranking.difference <= k - 1 else f", {ranking.difference:.2f} ranks, wider than the line.")
+        + ("." if fits else f", {ranking.difference:.2f} ranks, wider than the line.")
     )
     alt = "; ".join(f"{r['method']} {r['mean_rank']:.2f}" for r in rows)
     return ReportFigure("critical-difference", "Critical differences", caption, alt, figure, rows)
 
 
+def _leader_line(axes: Any, ranking: Ranking, place: int, *, left: bool) -> None:
+    """Draw the line from a method's mean rank to its name, on the left or on the right."""
+    k, i = len(ranking.methods), ranking.order[place]
+    row, rank = place if left else k - 1 - place, ranking.mean_ranks[i]
+    y = -(0.35 * len(ranking.cliques) + 0.3) - 0.45 * row
+    side, gap = (0.75, -0.1) if left else (k + 0.25, 0.1)
+    text = f"{ranking.methods[i]} {rank:.2f}" if left else f"{rank:.2f} {ranking.methods[i]}"
+    axes.plot([rank, rank, side], [0, y, y], color=FRAME, linewidth=0.9)
+    axes.text(side + gap, y, text, ha="right" if left else "left", va="center")
+
+
+def _lines_drawn(made: Comparison, drawn: Mapping[str, Points], height: float) -> tuple["Figure", Any]:
+    """Draw a line for each method's row, in its look; return the figure and its axes."""
+    figure, [[axes]] = panels(7.6, height)
+    shown = _looks(made)
+    for row, points in drawn.items():
+        axes.plot(*zip(*points, strict=True), label=row, **_line(shown[row]))
+    return figure, axes
+
+
+def _named(made: Comparison, axes: Any, drawn: Mapping[str, Points]) -> None:
+    """Write names at the ends of lines if there are many, and show the grid."""
+    shown = _looks(made)
+    name_ends(axes, {row: (points, shown[row].colour) for row, points in drawn.items()})
+    axes.grid(axis="y")
+
+
 def curves(made: Comparison, scenario: str) -> ReportFigure | None:
     """Draw the test metric of every method by round, averaged over clients and seeds."""
-    lines = [(e, _curve(e)) for e in made.of(scenario) if e.cells]
-    lines = [(e, curve) for e, curve in lines if len(curve) > 1]
+    lines = [(e, curve) for e in made.of(scenario) if len(curve := _curve(e)) > 1]
     if not lines:
         return None
-    figure, [[axes]] = panels(7.6, 4.2)
-    shown = _looks(made)
-    drawn: dict[str, Points] = {}
+    metric, column = lines[0][0].metric, lines[0][0].column
+    drawn: dict[str, Points] = {e.row: [(r, metric.scaled(s.mean)) for r, s in curve.items()] for e, curve in lines}
+    figure, axes = _lines_drawn(made, drawn, 4.2)
     for entry, curve in lines:
-        look, scaled = shown[entry.row], entry.metric.scaled
-        drawn[entry.row] = [(r, scaled(s.mean)) for r, s in curve.items()]
-        axes.plot(*zip(*drawn[entry.row], strict=True), label=entry.row, **_line(look))
-        low, high = ([scaled(s.mean + sign * (s.std or 0)) for s in curve.values()] for sign in (-1, 1))
-        axes.fill_between(list(curve), low, high, color=look.colour, alpha=0.12, linewidth=0)
-    name_ends(axes, {row: (points, shown[row].colour) for row, points in drawn.items()})
-    metric = lines[0][0].metric
-    axes.set_xlabel("round")
-    axes.set_ylabel(f"test {metric.heading}")
-    axes.grid(axis="y")
+        _band(axes, curve, metric, _looks(made)[entry.row].colour)
+    _named(made, axes, drawn)
+    axes.set(xlabel="round", ylabel=f"test {metric.heading}")
     legend_below(figure, 4)
-    rows: Rows = [
-        {"method": e.row, "round": r, metric.name: s.mean, "std": s.std, "n": s.n}
-        for e, curve in lines
-        for r, s in curve.items()
-    ]
-    column = lines[0][0].column
+    rows = [row for e, curve in lines for row in _spread_rows(e, curve)]
     last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1].mean)}" for e, c in lines)
     caption = (
         "Mean over clients of the headline model of the method, mean over seeds; the band is ± their standard "
         f"deviation.{hidden(drawn)}"
     )
     return ReportFigure(f"curves-{slug(scenario)}", column, caption, f"At the end: {last}", figure, rows)
+
+
+def _band(axes: Any, curve: Mapping[int, Spread], metric: Metric, colour: str) -> None:
+    """Draw the standard deviations over seeds around a curve."""
+    low, high = ([metric.scaled(s.mean + sign * (s.std or 0)) for s in curve.values()] for sign in (-1, 1))
+    axes.fill_between(list(curve), low, high, color=colour, alpha=0.12, linewidth=0)
+
+
+def _spread_rows(entry: ComparisonRow, curve: Mapping[int, Spread]) -> Rows:
+    return [
+        {"method": entry.row, "round": number, entry.metric.name: s.mean, "std": s.std, "n": s.n}
+        for number, s in curve.items()
+    ]
 
 
 def _line(look: Look) -> dict[str, Any]:
@@ -112,16 +136,10 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     if not found:
         return None
     metric = next(e.metric for e in made.of(scenario) if e.cells)
-    figure, [[axes]] = panels(7.6, 4.0)
-    shown = _looks(made)
-    drawn: dict[str, Points] = {}
-    for row, values in found.items():
-        n = len(values)
-        drawn[row] = [((i + 0.5) / n, v) for i, v in enumerate(sorted(metric.scaled(v) for v in values))]
-        axes.plot(*zip(*drawn[row], strict=True), label=row, **_line(shown[row]))
-    name_ends(axes, {row: (points, shown[row].colour) for row, points in drawn.items()})
+    drawn = {row: _by_share([metric.scaled(v) for v in values]) for row, values in found.items()}
+    figure, axes = _lines_drawn(made, drawn, 4.0)
+    _named(made, axes, drawn)
     axes.axhline(0, color=FRAME, linewidth=1)
-    axes.grid(axis="y")
     axes.set_xlabel("share of the clients, sorted by gain")
     axes.set_ylabel(f"gain over Separate ({'percentage points' if metric.percent else metric.title})")
     legend_below(figure, 4)
@@ -136,6 +154,11 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     )
     title = f"Who benefits: {made.of(scenario)[0].column}"
     return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)
+
+
+def _by_share(values: Sequence[float]) -> Points:
+    """Return (share of the values below and half of itself, value) in rising order."""
+    return [((i + 0.5) / len(values), v) for i, v in enumerate(sorted(values))]
 
 
 def ablations(made: Comparison) -> list[ReportFigure]:
@@ -171,23 +194,20 @@ def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, 
     labels = [_label(tree, trees, key) or line[0][1].row for tree, line in zip(trees, lines, strict=True)]
     for label, line, look in zip(labels, lines, looks(labels), strict=True):
         known = [(x, s) for x, e in line if (s := made.ours(e))]
-        axes.errorbar(
-            [x for x, _ in known],
-            [metric.scaled(s.mean) for _, s in known],
-            [metric.scaled(s.std or 0) for _, s in known],
-            label=label,
-            marker=look.marker,
-            capsize=3,
-            **_line(look),
-        )
+        _with_deviations(axes, known, metric, label=label, marker=look.marker, **_line(look))
         rows += [{"line": label, key: x, metric.name: s.mean, "std": s.std, "n": s.n} for x, s in known]
-    axes.set_xlabel(key)
-    axes.set_ylabel(f"test {metric.heading}")
+    axes.set(xlabel=key, ylabel=f"test {metric.heading}")
     axes.grid(axis="y")
     legend_below(figure, 1)
     caption = f"{capital(metric.title)}, {made.count}, ± standard deviation over seeds. All else is the same."
     alt = "; ".join(f"{r['line']}, {r[key]}: {metric.number(r[metric.name])}" for r in rows)
     return ReportFigure(f"ablation-{slug(key)}", f"{capital(metric.title)} by {key}", caption, alt, figure, rows)
+
+
+def _with_deviations(axes: Any, known: Sequence[tuple[float, Spread]], metric: Metric, **look: Any) -> None:
+    """Draw means over seeds with their standard deviations."""
+    means, deviations = [metric.scaled(s.mean) for _, s in known], [metric.scaled(s.std or 0) for _, s in known]
+    axes.errorbar([x for x, _ in known], means, deviations, capsize=3, **look)
 
 
 def _label(tree: Mapping[str, Any], trees: Sequence[Mapping[str, Any]], key: str) -> str:

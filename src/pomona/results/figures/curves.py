@@ -1,14 +1,19 @@
 """Figures over rounds: curves of loss and metric, the metric against traffic, APPLE's loss scheduler."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.rows import Evaluation
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, Points, grid, hidden, legend_below, name_ends, over_rounds, panels
 from pomona.results.run_numbers import Run, alike, views
 from pomona.results.wording import capital
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MEGABYTE = 1e6
 
@@ -31,22 +36,15 @@ def curves(runs: list[Run]) -> ReportFigure | None:
     comparable.
     """
     rows: Rows = []
-    same: list[str] = []
     kinds = list(dict.fromkeys(map(panel, runs)))
     figure, axes = panels(9.5, 3.1 * len(kinds) + 0.8, len(kinds), 2)
     for (left, right), kind in zip(axes, kinds, strict=True):
         here = [run for run in runs if panel(run) == kind]
         for run in here:
             rows += _run(left, right, run)
-        for ax, points_of in ((left, _losses), (right, _tests)):
-            ends = {run.label: (points_of(run), run.look.colour) for run in here if points_of(run)}
-            name_ends(ax, ends)
-            same.append(hidden({name: points for name, (points, _) in ends.items()}))
-        at = f"{place(here[0])}: " if len({place(run) for run in runs}) > 1 else ""
-        of = f" ({here[0].loss})" if len({run.loss for run in runs}) > 1 else ""
-        left.set(title=f"{at}training loss{of}, mean over clients", ylabel="loss")
-        metric = here[0].metric
-        right.set(title=f"{at}test {metric.title}, mean over clients", ylabel="%" if metric.percent else metric.title)
+        name_ends(left, _ends(here, _losses))
+        name_ends(right, _ends(here, _tests))
+        _titles(left, right, here[0], runs)
     if not rows:
         return None
     over_rounds(*axes.flat)
@@ -59,11 +57,32 @@ def curves(runs: list[Run]) -> ReportFigure | None:
         caption=f"Left: the loss during local training, averaged over the clients of a round. Right: test {titles}, "
         "each client counting once. A thick line is the headline model of a run; a thin dotted one is another "
         "model of the same run. “Received” models carry the round whose uploads they were made from."
-        + "".join(dict.fromkeys(same)),
+        + _coinciding(runs, kinds),
         alt=" ".join([f"Line charts over rounds: training loss and test {titles}.", *_course(runs)]),
         figure=figure,
         rows=rows,
     )
+
+
+def _ends(runs: list[Run], points_of: Callable[[Run], Points]) -> dict[str, tuple[Points, str]]:
+    """Return the points and the colour of each run that has some, by label."""
+    return {run.label: (points, run.look.colour) for run in runs if (points := points_of(run))}
+
+
+def _coinciding(runs: list[Run], kinds: list[str]) -> str:
+    """Describe curves of one panel that coincide; empty if there are none."""
+    of_panels = [[run for run in runs if panel(run) == kind] for kind in kinds]
+    drawn = (_ends(here, points_of) for here in of_panels for points_of in (_losses, _tests))
+    return "".join(dict.fromkeys(hidden({name: points for name, (points, _) in ends.items()}) for ends in drawn))
+
+
+def _titles(left: Any, right: Any, run: Run, runs: list[Run]) -> None:
+    """Set the titles of a row of panels, as far as needed to tell it from the others."""
+    at = f"{place(run)}: " if len({place(other) for other in runs}) > 1 else ""
+    of = f" ({run.loss})" if len({other.loss for other in runs}) > 1 else ""
+    metric = run.metric
+    left.set(title=f"{at}training loss{of}, mean over clients", ylabel="loss")
+    right.set(title=f"{at}test {metric.title}, mean over clients", ylabel="%" if metric.percent else metric.title)
 
 
 def _run(left: Any, right: Any, run: Run) -> Rows:
@@ -119,48 +138,13 @@ def _course(runs: list[Run]) -> list[str]:
 
 def traffic(runs: list[Run]) -> ReportFigure | None:
     """Draw the test metric against the megabytes sent so far, down and up, all clients together."""
-    rows: Rows = []
-    silent: list[Run] = []
     shown = alike(runs)
     metric = shown[0].metric
-    figure, axes = panels(5.4, 4.0)
-    ax = axes[0, 0]
-    drawn: dict[str, tuple[Points, str]] = {}
-    for run in shown:
-        sent = dict(
-            zip(
-                (r.round for r in run.result.rounds),
-                accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in run.result.rounds),
-                strict=True,
-            )
-        )
-        points = [(sent[e.round], e.mean, e) for e in run.test if e.mean is not None and e.round in sent]
-        rows += [
-            {"run": run.label, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, metric.name: y}
-            for x, y, e in points
-        ]
-        moving = [(x, run.metric.scaled(y)) for x, y, _ in points if x > 0]
-        if moving:
-            _draw(ax, moving, run, main=True, label=run.label)
-            drawn[run.label] = moving, run.look.colour
-            ax.plot(*moving[-1], marker=run.look.marker, color=run.look.colour, markersize=7)
-        elif points:
-            silent.append(run)
-            ax.axhline(
-                run.metric.scaled(points[-1][1]),
-                color=run.look.colour,
-                linestyle=run.look.line,
-                label=f"{run.label} (sends nothing)",
-            )
-    if len(silent) == len(shown) or not rows:
+    points = {run: known for run in shown if (known := _sent_until(run))}
+    moving = {run: _moving(run, known) for run, known in points.items()}
+    if not any(moving.values()):
         return None
-    _decades(ax)
-    name_ends(ax, drawn)
-    ax.set(
-        xlabel="MB sent so far, down + up, all clients (log scale)", ylabel=f"test {metric.heading}, mean over clients"
-    )
-    grid(ax)
-    legend_below(figure, 2)
+    rows = [row for run, known in points.items() for row in _sent_rows(run, known)]
     ends = {row["run"]: row for row in rows}
     return ReportFigure(
         name="traffic",
@@ -173,9 +157,54 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
             f"{name} ends at {metric.text(row[metric.name])} after {row['megabytes']:,.1f} MB."
             for name, row in ends.items()
         ),
-        figure=figure,
+        figure=_traffic_drawn(metric, moving, {run: known[-1][1] for run, known in points.items()}),
         rows=rows,
     )
+
+
+def _traffic_drawn(metric: Metric, moving: Mapping[Run, Points], last: Mapping[Run, float]) -> "Figure":
+    """Draw the curve of each run, or the last value of one that sends nothing."""
+    figure, axes = panels(5.4, 4.0)
+    ax = axes[0, 0]
+    for run, curve in moving.items():
+        if curve:
+            _draw(ax, curve, run, main=True, label=run.label)
+            ax.plot(*curve[-1], marker=run.look.marker, color=run.look.colour, markersize=7)
+        else:
+            look = {"color": run.look.colour, "linestyle": run.look.line}
+            ax.axhline(metric.scaled(last[run]), label=f"{run.label} (sends nothing)", **look)
+    _decades(ax)
+    name_ends(ax, {run.label: (curve, run.look.colour) for run, curve in moving.items() if curve})
+    ax.set(
+        xlabel="MB sent so far, down + up, all clients (log scale)", ylabel=f"test {metric.heading}, mean over clients"
+    )
+    grid(ax)
+    legend_below(figure, 2)
+    return figure
+
+
+def megabytes_sent(run: Run) -> list[float]:
+    """Return the megabytes that all clients have received and sent by the end of each round."""
+    return list(accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in run.result.rounds))
+
+
+def _sent_until(run: Run) -> list[tuple[float, float, Evaluation]]:
+    """Return megabytes sent so far, value, and the evaluation, for each test of the headline model."""
+    sent = dict(zip((r.round for r in run.result.rounds), megabytes_sent(run), strict=True))
+    return [(sent[e.round], e.mean, e) for e in run.test if e.mean is not None and e.round in sent]
+
+
+def _sent_rows(run: Run, known: Sequence[tuple[float, float, Evaluation]]) -> Rows:
+    name, metric = run.label, run.metric.name
+    return [
+        {"run": name, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, metric: y}
+        for x, y, e in known
+    ]
+
+
+def _moving(run: Run, known: Sequence[tuple[float, float, Evaluation]]) -> list[tuple[float, float]]:
+    """Return the points of a curve that a logarithmic axis can show."""
+    return [(x, run.metric.scaled(y)) for x, y, _ in known if x > 0]
 
 
 def _decades(ax: Any) -> None:

@@ -1,7 +1,7 @@
 """Figures of clients-by-clients matrices, such as APPLE's directed relationships (its figures 3 and 8)."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +17,14 @@ from pomona.results.figures.style import (
     bundle,
     client_colours,
     grid,
+    named,
     over_rounds,
     panels,
 )
 from pomona.results.wording import slug
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PANELS = 12
 HARDLY = 0.05
@@ -28,6 +32,8 @@ HARDLY = 0.05
 TARGET = "#d62728"
 NAMED = 20
 """Maximum number of distinguishable lines in a panel."""
+LABELLED = 25
+"""Maximum number of clients with name labels on a heat map."""
 LINES = 1500
 """Number of line points from which a panel is drawn as a small picture instead of paths."""
 
@@ -65,58 +71,69 @@ def unmoved(series: Series) -> bool:
 
 def heatmap(series: Series) -> ReportFigure:
     """Draw the matrix at the first, middle and last round, with clients in clustered order."""
-    from matplotlib.patches import Rectangle
-
     n, what, moments = series.n, series.quantity, series.moments
     away = [i for i in range(n) if i not in series.seen]
     sequence = [series.seen[i] for i in order(series.values[-1][np.ix_(series.seen, series.seen)])] + away
-    off = ~np.eye(n, dtype=bool)
-    look, end = scale(series.values[moments][:, off])
-    figure, axes = panels(3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True, layout="compressed")
-    for ax, t in zip(axes[0], moments, strict=True):
-        shown = np.where(off, series.values[t], np.nan)[np.ix_(sequence, sequence)]
-        image = ax.imshow(shown, interpolation="none", **look)
-        if series.groups:
-            for start, length in blocks(sequence, series.groups):
-                ax.add_patch(
-                    Rectangle((start - 0.5, start - 0.5), length, length, fill=False, edgecolor=DARK, linewidth=1.6)
-                )
-        for row, i in enumerate(sequence):
-            if i in series.strangers:  # the clients with its target group's samples
-                columns = [k for k, j in enumerate(sequence) if series.groups[j] == series.target_groups[i]]
-                ax.plot(columns, [row] * len(columns), ".", color=TARGET, markersize=3)
-        ax.set(title=f"round {series.rounds[t]}", xlabel="client j")
-        bare(ax)
-        if n <= 25:
-            names = [series.names[i] for i in sequence]
-            ax.set_xticks(range(n), names, rotation=90)
-            ax.set_yticks(range(n), names)
-        else:
-            ax.set(xticks=[], yticks=[])
-    axes[0, 0].set_ylabel("client i")
-    bar = figure.colorbar(image, ax=list(axes[0]), label=what.symbol, shrink=0.8, extend=end)
-    bar.outline.set_visible(False)
-    signs = " Red is positive, blue negative, white zero." if look["cmap"].name == "RdBu_r" else " Darker is more."
+    look, end = scale(series.values[moments][:, ~np.eye(n, dtype=bool)])
     return ReportFigure(
         name=f"{slug(what.name)}-heatmap",
         title=what.title,
-        caption=f"{series.run.label}: {what.meaning}{signs} Each client's own entry, on the diagonal, is left out."
-        + (" The scale stops short of a few extremes, which would hide the rest." if end != "neither" else "")
-        + " Clients with high entries for each other stand together (clustered on the last round)."
-        + (" They have hardly moved from the shares of the samples that they start from." if unmoved(series) else "")
-        + (" Frames are the true groups, which no client knows." if series.groups else "")
-        + (
-            " Dots are the clients of the true group of client i's test samples, where that is another than its own."
-            if series.strangers
-            else ""
-        )
-        + series.absence,
+        caption=f"{series.run.label}: {what.meaning}{_explained(series, look, end)}{series.absence}",
         alt=f"Heat maps of {what.symbol} between {n} clients with {series.run.label} at "
         f"round{'s' if len(moments) > 1 else ''} {', '.join(str(series.rounds[t]) for t in moments)}. "
         f"{_strongest(series)}{_group_means(series)}",
-        figure=figure,
+        figure=_maps(series, sequence, look, end),
         rows=_rows(series, moments, sequence),
     )
+
+
+def _explained(series: Series, look: Mapping[str, Any], end: str) -> str:
+    """Describe the colours, the order and the marks of the heat maps."""
+    signs = "Red is positive, blue negative, white zero." if look["cmap"].name == "RdBu_r" else "Darker is more."
+    said = [signs, "Each client's own entry, on the diagonal, is left out."]
+    if end != "neither":
+        said.append("The scale stops short of a few extremes, which would hide the rest.")
+    said.append("Clients with high entries for each other stand together (clustered on the last round).")
+    if unmoved(series):
+        said.append("They have hardly moved from the shares of the samples that they start from.")
+    if series.groups:
+        said.append("Frames are the true groups, which no client knows.")
+    if series.strangers:
+        said.append(
+            "Dots are the clients of the true group of client i's test samples, where that is another than its own."
+        )
+    return "".join(f" {sentence}" for sentence in said)
+
+
+def _maps(series: Series, sequence: list[int], look: Mapping[str, Any], end: str) -> "Figure":
+    n, moments = series.n, series.moments
+    names = [series.names[i] for i in sequence]
+    figure, axes = panels(3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True, layout="compressed")
+    for ax, t in zip(axes[0], moments, strict=True):
+        shown = np.where(~np.eye(n, dtype=bool), series.values[t], np.nan)[np.ix_(sequence, sequence)]
+        image = ax.imshow(shown, interpolation="none", **look)
+        _mark_groups(ax, series, sequence)
+        ax.set(title=f"round {series.rounds[t]}", xlabel="client j")
+        bare(ax)
+        named(ax.xaxis, names, LABELLED, rotation=90)
+        named(ax.yaxis, names, LABELLED)
+    axes[0, 0].set_ylabel("client i")
+    bar = figure.colorbar(image, ax=list(axes[0]), label=series.quantity.symbol, shrink=0.8, extend=end)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _mark_groups(ax: Any, series: Series, sequence: list[int]) -> None:
+    """Frame the true groups, and dot the clients with the group of a client's test samples if that is another."""
+    from matplotlib.patches import Rectangle
+
+    look: dict[str, Any] = {"fill": False, "edgecolor": DARK, "linewidth": 1.6}
+    for start, length in blocks(sequence, series.groups) if series.groups else ():
+        ax.add_patch(Rectangle((start - 0.5, start - 0.5), length, length, **look))
+    for row, i in enumerate(sequence):
+        if i in series.strangers:
+            columns = [k for k, j in enumerate(sequence) if series.groups[j] == series.target_groups[i]]
+            ax.plot(columns, [row] * len(columns), ".", color=TARGET, markersize=3)
 
 
 def scale(values: Values) -> tuple[dict[str, Any], str]:
@@ -182,31 +199,6 @@ def trajectories(series: Series) -> ReportFigure:
     """Draw each client's row over the rounds, one small panel per client."""
     n, rounds, values, what = series.n, series.rounds, series.values, series.quantity
     clients = series.seen[:PANELS]
-    columns = min(4, len(clients))
-    lines = -(-len(clients) // columns)
-    figure, axes = panels(2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True)
-    own = series.run.look.colour
-    # Many clients or rounds would be megabytes of paths, so they become one small picture.
-    look: dict[str, Any] = {"linewidth": 1.0, "rasterized": n * len(rounds) > LINES}
-    for i, ax in zip(clients, axes.flat, strict=False):
-        kin = [j for j in range(n) if j != i and series.groups and series.target_groups[i] == series.groups[j]]
-        rest = [j for j in range(n) if j != i and j not in kin]
-        bundle(ax, rounds, values[:, i, rest], color=FRAME, alpha=0.7, **look)
-        bundle(ax, rounds, values[:, i, kin], color=KIN, **look)
-        ax.plot(rounds, values[:, i, i], color=own, linewidth=2.4)
-        ax.set_title(f"{series.names[i]} *" if i in series.strangers else series.names[i])
-        grid(ax)
-    for ax in list(axes.flat)[len(clients) :]:
-        ax.set_visible(False)
-    key = [axes.flat[0].plot([], [], color=own, linewidth=2.4, label="client i itself")[0]]
-    if series.groups:
-        whose = "clients of its test samples' true group" if series.strangers else "clients of its true group"
-        key += axes.flat[0].plot([], [], color=KIN, label=whose)
-    key += axes.flat[0].plot([], [], color=FRAME, label="other clients")
-    figure.legend(handles=key, loc="outside lower center", ncols=3)
-    for ax in axes[:, 0]:
-        ax.set_ylabel(what.symbol)
-    over_rounds(*axes[-1])
     first = f" The first {PANELS} of {n} clients are drawn." if len(series.seen) > PANELS else ""
     highest = [i for i in clients if values[-1, i, i] >= np.nanmax(np.delete(values[-1, i], i), initial=-np.inf)]
     return ReportFigure(
@@ -217,9 +209,42 @@ def trajectories(series: Series) -> ReportFigure:
         alt=f"Small line charts of {what.symbol} with {series.run.label} over rounds {rounds[0]} to {rounds[-1]}, one "
         f"for each of {len(clients)} clients. At the end {len(highest)} of them have their highest entry for "
         "themselves.",
-        figure=figure,
+        figure=_small_panels(series, clients),
         rows=_rows(series, range(len(rounds)), clients),
     )
+
+
+def _small_panels(series: Series, clients: list[int]) -> "Figure":
+    columns = min(4, len(clients))
+    lines = -(-len(clients) // columns)
+    figure, axes = panels(2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True)
+    for i, ax in zip(clients, axes.flat, strict=False):
+        _row_of(ax, series, i)
+    for ax in list(axes.flat)[len(clients) :]:
+        ax.set_visible(False)
+    key = [axes.flat[0].plot([], [], color=series.run.look.colour, linewidth=2.4, label="client i itself")[0]]
+    if series.groups:
+        whose = "clients of its test samples' true group" if series.strangers else "clients of its true group"
+        key += axes.flat[0].plot([], [], color=KIN, label=whose)
+    key += axes.flat[0].plot([], [], color=FRAME, label="other clients")
+    figure.legend(handles=key, loc="outside lower center", ncols=3)
+    for ax in axes[:, 0]:
+        ax.set_ylabel(series.quantity.symbol)
+    over_rounds(*axes[-1])
+    return figure
+
+
+def _row_of(ax: Any, series: Series, i: int) -> None:
+    """Draw client i's row over the rounds, with clients of its group in a colour of their own."""
+    rounds, values, others = series.rounds, series.values, [j for j in range(series.n) if j != i]
+    kin = [j for j in others if series.groups and series.target_groups[i] == series.groups[j]]
+    # Many clients or rounds would be megabytes of paths, so they become one small picture.
+    look: dict[str, Any] = {"linewidth": 1.0, "rasterized": series.n * len(rounds) > LINES}
+    bundle(ax, rounds, values[:, i, [j for j in others if j not in kin]], color=FRAME, alpha=0.7, **look)
+    bundle(ax, rounds, values[:, i, kin], color=KIN, **look)
+    ax.plot(rounds, values[:, i, i], color=series.run.look.colour, linewidth=2.4)
+    ax.set_title(f"{series.names[i]} *" if i in series.strangers else series.names[i])
+    grid(ax)
 
 
 def _elsewhere(series: Series) -> str:

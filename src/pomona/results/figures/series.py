@@ -116,19 +116,24 @@ def recorded(run: Run) -> dict[str, Series]:
 
 
 def _series(run: Run, name: str) -> Series | None:
-    rows = [(row, row.info[name]) for row in run.result.rounds if name in row.info and row.info[name].size]
-    if len({m.shape[1:] for _, m in rows}) != 1 or any(
-        m.ndim not in (1, 2) or len(m) != len(r.cohort) for r, m in rows
-    ):
+    rows = [row for row in run.result.rounds if name in row.info and row.info[name].size]
+    if not _one_shape(rows, name):
         return None
-    n = _clients(run, [row for row, _ in rows])
-    current = np.full((n, rows[0][1][0].size), np.nan)
+    n = _clients(run, rows)
+    current = np.full((n, rows[0].info[name][0].size), np.nan)
     values = np.empty((len(rows), *current.shape))
-    for t, (row, matrix) in enumerate(rows):
-        current[list(row.cohort)] = matrix.reshape(len(matrix), -1)
+    for t, row in enumerate(rows):
+        current[list(row.cohort)] = row.info[name].reshape(len(row.cohort), -1)
         values[t] = current
     words = run.result.presentation.quantity(name, current.shape[1], n)
-    return Series(run, words, np.array([row.round for row, _ in rows]), values)
+    return Series(run, words, np.array([row.round for row in rows]), values)
+
+
+def _one_shape(rows: list[RoundRow], name: str) -> bool:
+    """Return whether every row has a number, or equally many numbers, per client of its cohort."""
+    each = [row.info[name].shape for row in rows]
+    fits = all(len(shape) in (1, 2) and shape[0] == len(row.cohort) for shape, row in zip(each, rows, strict=True))
+    return fits and len({shape[1:] for shape in each}) == 1
 
 
 def order(matrix: Values) -> list[int]:

@@ -142,27 +142,9 @@ WHICH = ("best", "worst")
 def masks(runs: list[Run]) -> ReportFigure | None:
     """Draw one row per client: image, truth and prediction of the test images with the best and the worst Dice."""
     lead = leader([run for run in runs if examples(run)])
-    shown = examples(lead) if lead else {}
     if lead is None:
         return None
-    figure, axes = panels(10.5, 1.85 * len(shown) + 0.5, len(shown), 6, layout="compressed")
-    most = max(1, *(int(max(e.truth.max(), e.predicted.max())) for e in shown.values()))
-    for line, (client, found) in zip(axes, shown.items(), strict=True):
-        for k, which in enumerate(WHICH):
-            image, truth, predicted = line[3 * k : 3 * k + 3]
-            image.imshow(found.image[k].squeeze(-1) if found.image.shape[-1] == 1 else found.image[k], cmap="gray")
-            for ax, numbers in ((truth, found.truth[k]), (predicted, found.predicted[k])):
-                ax.imshow(numbers, cmap="cividis", vmin=0, vmax=most, interpolation="none")
-            image.set_title(f"{which}: image", fontsize=9)
-            truth.set_title("truth", fontsize=9)
-            predicted.set_title(f"predicted, Dice {_number(found.dice[k])}", fontsize=9)
-        line[0].set_ylabel(shorten(lead.client(client)), fontsize=9)
-    for ax in axes.flat:
-        ax.set(xticks=[], yticks=[])
-        ax.spines[:].set_visible(False)
-    names = [str(name) for name in lead.result.about.get("classes") or ()]
-    names += [f"class {k}" for k in range(len(names), most + 1)]
-    figure.legend(handles=_key(names[: most + 1]), loc="outside lower center", ncols=min(6, most + 1), fontsize=9)
+    shown = examples(lead)
     rows: Rows = [
         {"client": client, "name": lead.client(client), "which": which, "dice": float(found.dice[k])}
         for client, found in shown.items()
@@ -178,9 +160,36 @@ def masks(runs: list[Run]) -> ReportFigure | None:
         "Of a volume, the slice with most true pixels.",
         alt=f"Images, true and predicted masks of {len(shown)} clients, best and worst. The worst of all has a Dice of "
         f"{_number(worst['dice'])}, at {worst['name']}.",
-        figure=figure,
+        figure=_masks_drawn(lead, shown),
         rows=rows,
     )
+
+
+def _masks_drawn(run: Run, shown: dict[int, MaskExamples]) -> "Figure":
+    figure, axes = panels(10.5, 1.85 * len(shown) + 0.5, len(shown), 6, layout="compressed")
+    most = max(1, *(int(max(e.truth.max(), e.predicted.max())) for e in shown.values()))
+    for line, (client, found) in zip(axes, shown.items(), strict=True):
+        for k, which in enumerate(WHICH):
+            _triple(line[3 * k : 3 * k + 3], found, k, which, most)
+        line[0].set_ylabel(shorten(run.client(client)), fontsize=9)
+    for ax in axes.flat:
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+    names = [str(name) for name in run.result.about.get("classes") or ()]
+    names += [f"class {k}" for k in range(len(names), most + 1)]
+    figure.legend(handles=_key(names[: most + 1]), loc="outside lower center", ncols=min(6, most + 1), fontsize=9)
+    return figure
+
+
+def _triple(axes: Any, found: MaskExamples, k: int, which: str, most: int) -> None:
+    """Draw example k: image, truth and prediction, with class numbers up to ``most``."""
+    image, truth, predicted = axes
+    image.imshow(found.image[k].squeeze(-1) if found.image.shape[-1] == 1 else found.image[k], cmap="gray")
+    for ax, numbers in ((truth, found.truth[k]), (predicted, found.predicted[k])):
+        ax.imshow(numbers, cmap="cividis", vmin=0, vmax=most, interpolation="none")
+    image.set_title(f"{which}: image", fontsize=9)
+    truth.set_title("truth", fontsize=9)
+    predicted.set_title(f"predicted, Dice {_number(found.dice[k])}", fontsize=9)
 
 
 def _key(names: list[str]) -> list["Patch"]:

@@ -106,6 +106,11 @@ def bare(ax: Any) -> None:
     ax.spines[:].set_visible(False)
 
 
+def named(axis: Any, names: Sequence[str], most: int, **look: Any) -> None:
+    """Label the places 0, 1, ... of an axis with names; not at all if there are more than ``most``."""
+    axis.set_ticks(range(len(names)), names, **look) if len(names) <= most else axis.set_ticks([])
+
+
 def grid(*axes: Any, along: str = "both") -> None:
     """Show the grid lines of some axes."""
     for ax in axes:

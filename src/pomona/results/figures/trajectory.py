@@ -55,17 +55,8 @@ def trace(scenario: Scenario, client: int, since: int, watcher: Callback | None 
         ConfigError: the settings give fewer than two such rounds, or no single model from which training starts.
     """
     config, method = scenario.config, scenario.config.method.method()
-    name, (model, when) = config.method.name, method.card.headline
-    if when != "received":
-        raise ConfigError(
-            f"{name} reports another model than the one that local training starts from; take fedavg or fedala"
-        )
-    if config.privacy or config.buffers != "local":
-        raise ConfigError(
-            "a loss surface needs the plain training data and buffers=local; leave privacy and buffers out"
-        )
-    if client not in range(config.clients):
-        raise ConfigError(f"client {client}: there are {config.clients}, numbered from 0")
+    name, (model, _) = config.method.name, method.card.headline
+    _require_traceable(config, method.card.headline, client)
     rounds, starts, ends = list[int](), list[Tensor](), list[Tensor]()
 
     def train(state: Any, received: Received, training: LocalTraining, round_: Round) -> tuple[Any, Uplink, Info]:
@@ -90,6 +81,21 @@ def trace(scenario: Scenario, client: int, since: int, watcher: Callback | None 
     if len(rounds) < 2:
         raise ConfigError(f"client {client} trains in {len(rounds)} rounds from round {since} on; give at least 2")
     return Trace(name, method.card.presentation, rounds, torch.stack(starts), torch.stack(ends))
+
+
+def _require_traceable(config: Config, headline: tuple[str, str], client: int) -> None:
+    """Raise ConfigError if a run has no single model from which a client's training starts."""
+    if headline[1] != "received":
+        raise ConfigError(
+            f"{config.method.name} reports another model than the one that local training starts from; take fedavg or "
+            "fedala"
+        )
+    if config.privacy or config.buffers != "local":
+        raise ConfigError(
+            "a loss surface needs the plain training data and buffers=local; leave privacy and buffers out"
+        )
+    if client not in range(config.clients):
+        raise ConfigError(f"client {client}: there are {config.clients}, numbered from 0")
 
 
 def surface(scenario: Scenario, client: int, models: NDArray[np.float32]) -> NDArray[np.float64]:

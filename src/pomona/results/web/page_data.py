@@ -4,7 +4,6 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import accumulate
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -17,14 +16,14 @@ from pomona.record.rows import Evaluation
 from pomona.results.figures import clusters, partition
 from pomona.results.figures.classification import DRAWN, class_names, pooled_confusion
 from pomona.results.figures.client_values import course
-from pomona.results.figures.curves import MEGABYTE, penalty, place
+from pomona.results.figures.curves import megabytes_sent, penalty, place
 from pomona.results.figures.sections import ASIDE
 from pomona.results.figures.series import MATRIX, Series, order, recorded, too_large
 from pomona.results.gain_presentation import Gained, gained
 from pomona.results.look import MARKERS, Look
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, records, views
 from pomona.results.seeds import over_seeds
-from pomona.results.tables.outcomes import pooled_outcomes
+from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
 from pomona.results.wording import slug
 
 Json: TypeAlias = dict[str, Any]
@@ -90,7 +89,6 @@ def payload(runs: list[Run], live: LiveProgress | None) -> Json:
 
 def _run(run: Run, runs: list[Run]) -> Json:
     result, n = run.result, clients(run)
-    whole, found = _gained(run, runs)
     return {
         "label": run.label,
         "key": slug(run.label),
@@ -98,29 +96,44 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "place": place(run),
         "minimised": run.loss,
         "metric": _metric(run.metric),
-        "compared": whole.label + (f", mean over {len(whole.seeds)} seeds" if whole.seeds else ""),
-        "first": runs.index((*whole.seeds, run)[0]),
-        "base": runs.index((*found.base.seeds, found.base)[0]) if found else None,
-        "gains": _gains(found) if found else [],
+        **_compared(run, runs),
         "clients": client_names(result, n),
         "groups": _groups(result, n),
         "planned": run.setting("rounds"),
         "finished": finished(result),
         "rounds": [row.round for row in result.rounds],
         "loss": pack(_rows([row.cohort for row in result.rounds], [row.loss for row in result.rounds], n)),
-        "sent": list(accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in result.rounds)),
+        "sent": megabytes_sent(run),
         "moment": run.kept.round if run.kept else None,
         "views": [_view(result.curve(*key), n) for key in views(result)],
         "intervals": {str(r["client"]): (r.get("intervals") or {}).get(run.metric.name) for r in records(run)},
         "learned": _learned(run),
         "penalty": penalty(run),
         "confusion": _confusion(run),
-        "calibration": [
-            {"name": found.name, "groups": found.groups, "clients": list(found.clients.items())}
-            for found in pooled_outcomes(run)
-        ],
+        "calibration": [_calibration(outcome) for outcome in pooled_outcomes(run)],
         "partition": _partition(run),
     }
+
+
+def _compared(run: Run, runs: list[Run]) -> Json:
+    """Return what is compared, for several seeds their mean, and the gain over local training if it is shown.
+
+    The gain of several seeds is shown once, with the first of them.
+    """
+    compared = over_seeds(runs)
+    whole = next((one for one in compared if run in one.seeds), run)
+    first, base = (*whole.seeds, run)[0], baseline(compared, whole)
+    found = gained(whole, base) if base and base is not whole and run is first else None
+    return {
+        "compared": whole.label + (f", mean over {len(whole.seeds)} seeds" if whole.seeds else ""),
+        "first": runs.index(first),
+        "base": runs.index((*found.base.seeds, found.base)[0]) if found else None,
+        "gains": _gains(found) if found else [],
+    }
+
+
+def _calibration(outcome: PooledOutcome) -> Json:
+    return {"name": outcome.name, "groups": outcome.groups, "clients": list(outcome.clients.items())}
 
 
 def _drawn(look: Look) -> Json:
@@ -140,17 +153,6 @@ def _metric(metric: Metric) -> Json:
         "decimals": 3 if metric.style == ".3f" else None,
         "ends": ends if all(map(isfinite, ends)) else [],
     }
-
-
-def _gained(run: Run, runs: list[Run]) -> tuple[Run, Gained | None]:
-    """Return the run to compare, for several seeds their mean; and its gain over local training if shown.
-
-    The gain of several seeds is shown once, with the first of them.
-    """
-    compared = over_seeds(runs)
-    whole = next((one for one in compared if run in one.seeds), run)
-    base = baseline(compared, whole)
-    return whole, gained(whole, base) if base and base is not whole and run is (*whole.seeds, run)[0] else None
 
 
 def _gains(found: Gained) -> list[Json]:
@@ -202,10 +204,17 @@ def _learned(run: Run) -> list[Json]:
     """Return the quantities in the run's ``info``, in order of appearance."""
     shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
     split = any(series.quantity.kind == "clusters" for series in shown.values())
-    drawn = [s for name, s in shown.items() if not (split and name in clusters.NORMS)]
-    found = [one for s in drawn if (one := _epochs(s) if s.quantity.kind == "epochs" else _quantity(s))]
-    found = [one for one in found if one["kind"] != "matrix" or clients(run) > 1]
-    return found + ([_norms(shown)] if split and all(name in shown for name in clusters.NORMS) else [])
+    own = [series for name, series in shown.items() if not (split and name in clusters.NORMS)]
+    found = [one for series in own if (one := _told(series, clients(run)))]
+    return [*found, _norms(shown)] if split and shown.keys() >= set(clusters.NORMS) else found
+
+
+def _told(series: Series, n: int) -> Json | None:
+    """Return a quantity; None if there is nothing to draw of it."""
+    kind = series.quantity.kind
+    if kind == "epochs":
+        return _epochs(series)
+    return None if kind == "matrix" and n < 2 else _quantity(series)
 
 
 def _quantity(series: Series) -> Json:

@@ -3,9 +3,10 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,6 +44,8 @@ NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
 """The page's own scripts, in order of dependency."""
 Setting: TypeAlias = tuple[str, list[str], bool]
+Link: TypeAlias = tuple[str, str]
+"""Anchor and heading of a section."""
 FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
 """Facts of the start event, besides the settings, that a reader needs to repeat the run."""
 
@@ -92,28 +95,8 @@ def page(
     data, code = payload(runs, live), script()
     rows = distinct(table([run.result for run in runs]))
     gains, tables, parts = [*map(bounded, gain_tables(runs))], client_tables(runs), sections(data)
-    asides = [
-        bounded(table)
-        for table in (
-            *outcome_tables(runs),
-            *survival_table(runs),
-            labels(runs),
-            regions(runs),
-            subgroups(runs),
-            unseen(runs),
-            privacy(runs),
-        )
-        if table.rows
-    ]
-    links = [
-        *((one.name, one.title) for one in gains[:1]),
-        ("summary", "Results"),
-        *parts,
-        *([("clients-table", "Client by client")] if tables else []),
-        *((one.name, one.title) for one in asides),
-        ("settings", "Settings"),
-        *([("files", "Figures as files")] if forms else []),
-    ]
+    asides = _asides(runs)
+    links = _links(gains, parts, tables, asides, forms)
     return render(
         "report.html.jinja",
         title=narrative.title(runs),
@@ -149,6 +132,28 @@ def page(
     )
 
 
+def _links(
+    gains: list[Table], parts: list[Link], tables: Sequence["ClientTable"], asides: list[Table], forms: Sequence[str]
+) -> list[Link]:
+    """Return the sections of the page, in order."""
+    return [
+        *((one.name, one.title) for one in gains[:1]),
+        ("summary", "Results"),
+        *parts,
+        *([("clients-table", "Client by client")] if tables else []),
+        *((one.name, one.title) for one in asides),
+        ("settings", "Settings"),
+        *([("files", "Figures as files")] if forms else []),
+    ]
+
+
+def _asides(runs: list[Run]) -> list[Table]:
+    """Return the tables that only some runs have."""
+    tables = (labels, regions, subgroups, unseen, privacy)
+    every = [*outcome_tables(runs), *survival_table(runs), *(table_of(runs) for table_of in tables)]
+    return [bounded(table) for table in every if table.rows]
+
+
 def script() -> Markup:
     """Return the page's script, all in one scope."""
     folder = files("pomona.results") / "web"
@@ -164,7 +169,7 @@ def embedded(data: Json) -> Markup:
     return Markup(text)  # noqa: S704 - holds none of HTML's signs any more
 
 
-def sections(data: Json) -> list[tuple[str, str]]:
+def sections(data: Json) -> list[Link]:
     """Return (anchor, heading) of the sections with content."""
     runs = data["runs"]
     known = {
@@ -269,15 +274,26 @@ def settings(runs: list[Run]) -> tuple[list[Setting], list[Setting]]:
     partition and network, and the names of these. Then all others.
     """
     chosen = [flat(run.result.config) for run in runs]
-    facts = [flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None}) for run in runs]
-    each = [{k: _text(v) for k, v in (mine | recorded).items()} for mine, recorded in zip(chosen, facts, strict=True)]
-    keys = dict.fromkeys(key for mine in chosen + facts for key in mine)
-    lines = [(key, [mine.get(key, NOTHING) for mine in each]) for key in keys]
-    every: list[Setting] = [(key, values, len(set(values)) > 1) for key, values in lines]
-    own = {f"{section}.name" for section in NAMED}
-    own.update(*(run.result.about.get("chosen") or mine for run, mine in zip(runs, chosen, strict=True)))
+    each = [mine | _facts(run) for run, mine in zip(runs, chosen, strict=True)]
+    keys = dict.fromkeys(chain(*chosen, *map(_facts, runs)))
+    lines = [(key, [_text(mine[key]) if key in mine else NOTHING for mine in each]) for key in keys]
+    own = {f"{section}.name" for section in NAMED}.union(*map(_chosen, runs))
     own.update(key for key, values in lines if key[:7] != "record." and len(set(values) - {NOTHING}) > 1)
-    return [line for line in every if line[0] in own], [line for line in every if line[0] not in own]
+    parts: tuple[list[Setting], list[Setting]] = [], []
+    for key, values in lines:
+        parts[key not in own].append((key, values, len(set(values)) > 1))
+    return parts
+
+
+def _chosen(run: Run) -> Iterable[str]:
+    """Return the keys that differ from the defaults; all if they are not on record."""
+    return run.result.about.get("chosen") or flat(run.result.config)
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """Return the recorded facts that a reader needs to repeat a run, by key."""
+    about = run.result.about
+    return flat({f"record.{name}": about[name] for name in FACTS if about.get(name) is not None})
 
 
 def _text(value: Any) -> str:
