@@ -196,7 +196,7 @@ def test_a_full_disk_is_one_line():
 
     record.folder, record._file = Path("run"), Full()
     with pytest.raises(StorageError, match="No space left"):
-        record.event("round", number=1)
+        record.event("any", number=1)
 
 
 def start(tmp_path):

@@ -28,8 +28,9 @@ def words(predictions, targets):
     return "good"
 
 
-def run(metric):
-    return pomona.run(Config(method="fedavg", clients=3, rounds=2, lr=0.1, data={"train_limit": 300}, metric=metric))
+def run(metric, out=None):
+    config = Config(method="fedavg", clients=3, rounds=2, lr=0.1, data={"train_limit": 300}, metric=metric)
+    return pomona.run(config, out)
 
 
 def test_it_judges_the_run():
@@ -45,8 +46,9 @@ def test_it_judges_the_run():
     assert "quadratic kappa" in page(runs([result]))
 
 
-def test_less_is_better_after_a_minus():
-    result = run(f"-{HERE}:surprise")
+def test_less_is_better_after_a_minus(tmp_path):
+    result = run(f"-{HERE}:surprise", tmp_path / "run")
+    assert pomona.load(tmp_path / "run").final == result.final
     values = [e.mean for e in result.curve("global", "received")]
     best = result.summary["models"][result.summary["headline"]]["best_test"]
     assert best["test"] == min(values)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from pomona.core.bounds import HUGE, PLACES, Count, Label, Line, Measured, Number, Place, Seconds, Sha256, first
@@ -49,6 +49,7 @@ Counts = Annotated[list[list[Count]], AfterValidator(_even)]
 Ends = Annotated[list[Figure], Field(min_length=2, max_length=2)]
 Group = Annotated[list[Measured], Field(min_length=3, max_length=3)]
 Edges = Annotated[list[Annotated[Measured, Field(gt=0)]], Field(max_length=1000)]
+MetricName = Annotated[str, StringConstraints(min_length=1, max_length=202, pattern=r"^[A-Za-z0-9 _.:+-]+$")]
 Names = Annotated[list[Line], Field(max_length=MOST)]
 
 
@@ -101,7 +102,7 @@ class StartEvent(Kind):
     metric: Line = ""
     targets: Targets = "classes"
     edges: Edges = []
-    constant: dict[Label, dict[Label, _Means]] | None = None
+    constant: dict[Label, dict[MetricName, _Means]] | None = None
     versions: dict[Label, Line] = {}
     chosen: Names | None = None
     subgroups: _Subgroups | None = None
@@ -131,7 +132,7 @@ class _AtThreshold(Kind):
     calibration_intercept: Figure = None
     calibration_slope: Figure = None
     calibration: list[Group] = []
-    intervals: dict[Label, Ends | None] = {}
+    intervals: dict[MetricName, Ends | None] = {}
 
 
 class FinalEvent(Kind):
@@ -145,7 +146,7 @@ class FinalEvent(Kind):
     client: Place
     samples: Count
     confusion: Counts | None = None
-    intervals: dict[Label, Ends | None] | None = None
+    intervals: dict[MetricName, Ends | None] | None = None
     outcomes: Annotated[list[_AtThreshold], Field(max_length=MOST)] = []
 
 

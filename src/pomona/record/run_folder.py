@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from pomona.core.bounds import Line, Number, first, plain
-from pomona.core.errors import CheckpointError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.core.errors import CheckpointError, ConfigError, DivergedError, LockedError, PomonaError, StorageError
 from pomona.core.files import opened, text
 from pomona.core.table import csv_text
 from pomona.core.toml import read_text
@@ -117,9 +117,16 @@ class RunRecord:
         return Mark(self._file.tell(), self._written.hexdigest())
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Append one event; it survives a kill of this process once the call returns."""
+        """Append one event; it survives a kill of this process once the call returns.
+
+        Raises ConfigError if no reader would accept it.
+        """
         line = json.dumps({"event": kind, **facts}, allow_nan=False)
-        self._append(line, events.read(line))  # as a reader will find it
+        try:
+            event = events.read(line)
+        except ValueError as fault:
+            raise ConfigError(f"this run cannot be recorded: {fault}") from None
+        self._append(line, event)
 
     def _append(self, line: str, event: Event) -> None:
         self.events.append(event)
