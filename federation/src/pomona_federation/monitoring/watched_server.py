@@ -14,7 +14,6 @@ from pomona.core.errors import ConfigError
 from pomona.metrics.client_statistics import summarize
 from pomona.record import events
 from pomona.record.events import EVENTS
-from pomona.record.rows import Evaluation
 from pomona.storage.hash_chain import parsed
 from pomona_federation import status
 from pomona_federation.agreement import Federation
@@ -43,22 +42,19 @@ class RecordedRun:
     def take(self, line: bytes) -> None:
         """Add one event; an unreadable one is skipped."""
         try:
-            event = events.read(line)
+            kind, body = events.read(line)
         except ValueError:
             return
-        match event["event"]:
+        match kind:
             case "start":
-                self.metric = event.get("metric", "")
+                self.metric = body.get("metric", "")
             case "round":
-                self.down += sum(event["bytes_down"])
-                self.up += sum(event["bytes_up"])
+                self.down += sum(body.bytes_down)
+                self.up += sum(body.bytes_up)
             case "evaluation":
-                known = {k: event[k] for k in Evaluation.__dataclass_fields__ if k in event}
-                row: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
-                one = Evaluation(**row)
-                mean = summarize(one.value, one.samples, metric=one.judged)["mean"]
+                mean = summarize(body.value, body.samples, metric=body.judged)["mean"]
                 if mean is not None and math.isfinite(mean):
-                    self.means[one.key] = mean
+                    self.means[body.key] = mean
 
 
 @dataclass
