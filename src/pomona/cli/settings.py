@@ -36,6 +36,8 @@ SECTIONS: Mapping[str, type[Settings]] = {
     **{f"method {name}": kind for name, kind in METHODS.items()},
 }
 
+BEYOND = 1e6  # bounds from here on only guard the arithmetic, and are not shown
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -84,11 +86,14 @@ def page() -> str:
         "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints all that are in force, and "
         "`pomona settings KEY` explains one.",
     ]
-    parts += [
-        table(_heading(title), found) for title, record in SECTIONS.items() if (found := [*of_record(title, record)])
-    ]
-    plain = [name for name, kind in METHODS.items() if set(kind.model_fields) == {"name"}]
-    parts.append(f"Methods without settings of their own: {', '.join(plain)}.")
+    tables = {
+        title: [*of_record(title, record)] for title, record in SECTIONS.items() if not title.startswith("method ")
+    }
+    parts += [table(_heading(title), found) for title, found in tables.items() if found]
+    parts.append(
+        "## Methods\n\nEach [method's page](methods/README.md) has its settings, `method.KEY`; "
+        "`pomona settings METHOD` lists them with the values that they take."
+    )
     return "\n\n".join(parts) + "\n"
 
 
@@ -166,7 +171,7 @@ def _range(what: Mapping[str, Any]) -> str:
         ("maximum", "at most"),
         ("exclusiveMaximum", "below"),
     )
-    bounds = [f"{word} {what[key]:g}" for key, word in words if key in what]
+    bounds = [f"{word} {what[key]:g}" for key, word in words if abs(what.get(key, BEYOND)) < BEYOND]
     return f", {', '.join(bounds)}" if bounds else ""
 
 
