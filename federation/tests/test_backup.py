@@ -418,7 +418,7 @@ def test_a_backup_without_the_key_says_that_it_is_needed(kit, tmp_path):
 def test_nothing_is_written_over(kit, tmp_path):
     backup(kit, "silo", tmp_path / "it.tar")
     before = (tmp_path / "it.tar").read_bytes()
-    with pytest.raises(StorageError, match="is there already"):
+    with pytest.raises(StorageError, match="already exists"):
         backup(kit, "silo", tmp_path / "it.tar")
     with pytest.raises(StorageError, match="holds something"):
         restore(tmp_path / "it.tar", kit, "silo", SAID)

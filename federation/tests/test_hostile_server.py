@@ -385,7 +385,7 @@ def test_what_has_begun_does_not_begin_anew(server):
     """A method's beginning may take more gradients than its rounds: it is once a run."""
     for number, settled in ((1, 0), (2, 0), (3, 2)):
         server.ask(*server.task(number, settled=settled))
-    with pytest.raises(ProtocolError, match="is to begin anew, after this silo's round 2 has counted"):
+    with pytest.raises(ProtocolError, match="is to start over, after this silo's round 2 has counted"):
         server.ask(*server.task(ROUNDS + 1, trains=False, settled=0))
     server.ask(*server.task(ROUNDS + 1, trains=False, settled=1))  # a server may have lost its newest checkpoint
 

@@ -334,7 +334,7 @@ def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, mon
         found[:12],
         f"{kit / 'app.sha256'} ",
         flower_bundle.pinned(kit)[:12],
-        "provision anew",
+        "provision again",
     ):
         assert word in str(refused.value)
     monkeypatch.setattr(launcher, "_served", None)

@@ -98,7 +98,7 @@ def test_which_silo_a_process_is_no_context_says(world, tmp_path):
     assert str(other) not in sys.path
 
 
-# A model whose weights are so large that its loss is no number on some samples, and is one on others
+# A model whose weights are so large that its loss is not a number on some samples, and is one on others
 
 
 def huge(server):

@@ -138,7 +138,7 @@ class Config(Settings):
         description="random changes of images in training, in this order: name or name:strength, of "
         + ", ".join(f"{name}:{kind.strength:g}" for name, kind in KINDS.items()),
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="root of every random stream")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of all random numbers")
     clients: int = Field(12, ge=1, le=10**4, description="members; those of the data where it names them")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
     absence: float = Field(

@@ -173,7 +173,7 @@ def require_own_files(config: Config, partition: str, out: Path) -> None:
         partition: text of the partition.
         out: the run's folder; missing files are written again.
     """
-    beside = "restore it, or remove it: it is then written anew"
+    beside = "restore it, or remove it: it is then written again"
     if (out / "config.toml").exists():
         told, known = (without(c.tree(), (*FREE, "rounds")) for c in (_recorded(out, config), config))
         keys = differing(told, known)
@@ -207,4 +207,4 @@ def _recorded(out: Path, asked: Config) -> Config:
             raise CheckpointError(f"{path} is of method {name}, not of {asked.method.name}; give another folder")
         return resolve(tree)
     except ConfigError as fault:
-        raise CheckpointError(f"{fault}; restore the file, or remove it: it is then written anew") from None
+        raise CheckpointError(f"{fault}; restore the file, or remove it: it is then written again") from None

@@ -97,7 +97,7 @@ BAD = {
     "vector": ({"x": X[:, 0], "y": Y}, {}, "x is float64 (4,); images are (N, H, W) or (N, H, W, C)"),
     "images of 32 bits": ({"x": IMAGES.astype(np.int32), "y": Y}, {}, "float32, not int32; store one of these"),
     "images of flags": ({"x": IMAGES > 7, "y": Y}, {}, "float32, not bool"),
-    "a pixel that is no number": ({"x": _nan(IMAGES / 255, 2), "y": Y}, {}, "x: 1 rows hold NaN"),
+    "a pixel that is not a number": ({"x": _nan(IMAGES / 255, 2), "y": Y}, {}, "x: 1 rows hold NaN"),
     "a pixel beyond float32": ({"x": IMAGES * 1e300, "y": Y}, {}, "x: 4 rows hold NaN, infinite or too large"),
     "volumes without channels": ({"x": np.zeros((4, 6, 6, 6)), "y": Y}, {}, "a gray volume has 1"),
     "images without rows": ({"x": np.zeros((4, 0, 6)), "y": Y}, {}, "no empty axis"),

@@ -125,7 +125,7 @@ def tiny(method, **over):
     [
         ("fedavg", {"optimizer": {"name": "adamw"}, "momentum": 0.9}, "momentum = 0.9: adamw .*set momentum=0"),
         ("scaffold", {"optimizer": {"name": "adam"}}, "optimizer.name = 'adam': .*scaffold.*optimizer.name=sgd"),
-        ("scaffold", {"optimizer": {"max_grad_norm": 1}}, "max_grad_norm = 1.0: .*scaffold.*take it out"),
+        ("scaffold", {"optimizer": {"max_grad_norm": 1}}, "max_grad_norm = 1.0: .*scaffold.*remove it"),
         ("pfedme", {"optimizer": {"name": "adamw"}}, "optimizer.name = 'adamw': .*pfedme.*optimizer.name=sgd"),
     ],
 )

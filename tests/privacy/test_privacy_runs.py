@@ -70,7 +70,7 @@ def test_the_remedy_that_the_error_names_works(tmp_path):
     """A run that stopped at its budget goes on with a larger one, and ends as if it had had that from the start."""
     whole = pomona.run(config(1e6))
     little = max(Scenario.prepare(config(1e6, rounds=2)).epsilons()) * 1.001
-    with pytest.raises(PrivacyError, match="raise it and go on with --resume"):
+    with pytest.raises(PrivacyError, match="raise it and continue with --resume"):
         pomona.run(config(little), tmp_path / "r")
     again = pomona.run(config(1e6), tmp_path / "r", resume=True)
     assert again.summary["privacy"] == whole.summary["privacy"]

@@ -65,7 +65,7 @@ def _require_possible(config: Config, terms: StudyTerms, insecure: bool) -> None
     """Raise ConfigError for settings that a simulation supports and a federation does not."""
     if config.method.method().share:
         raise ConfigError(
-            f"run.method = {config.method.name!r} hands samples to every client; silos keep theirs: take another"
+            f"run.method = {config.method.name!r} sends samples to every client; silos keep theirs: choose another"
         )
     if config.stop.patience is not None and not terms.share_scores:
         raise ConfigError("run.stop.patience looks at the silos' scores on validation samples; set share_scores = true")
@@ -76,7 +76,8 @@ def _require_possible(config: Config, terms: StudyTerms, insecure: bool) -> None
         )
     if config.privacy and config.privacy.seed is not None and not insecure:
         raise ConfigError(
-            "run.privacy.seed: who knows it can take the noise off; take it out (a test has insecure = true beside it)"
+            "run.privacy.seed: whoever knows it can remove the noise; leave it out "
+            "(a test has insecure = true beside it)"
         )
     if config.keep == "best":
         raise ConfigError(
@@ -89,5 +90,5 @@ def _require_possible(config: Config, terms: StudyTerms, insecure: bool) -> None
         )
     if config.engine == "auto":
         raise ConfigError(
-            "run.engine must be torch or native: what a silo has installed must not change its numbers unseen"
+            "run.engine must be torch or native: what a silo has installed must not change its numbers silently"
         )

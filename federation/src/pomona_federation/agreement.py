@@ -32,7 +32,7 @@ SHARE = 0.5  # largest share of one silo in a mean, by default: no more than all
 
 def _certificate(text: str) -> str:
     if not re.fullmatch(r"(ecdsa-sha2-nistp384-cert-v01@openssh\.com [A-Za-z0-9+/=]+)?", text):
-        raise ValueError("no OpenSSH certificate; a federation of an older Pomona is to be provisioned again")
+        raise ValueError("not an OpenSSH certificate; a federation of an older Pomona is to be provisioned again")
     return text
 
 
@@ -123,7 +123,7 @@ class Federation(StudyTerms):
         try:
             federation = validated(cls, read_file(path))
             if federation.kind != "train":
-                raise ConfigError(f"kind = {federation.kind!r} is for a study that is submitted; take it out")
+                raise ConfigError(f"kind = {federation.kind!r} is for a study that is submitted; remove it")
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
         model = federation.run.get("model")

@@ -198,7 +198,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        raise StorageError(f"cannot write {path} ({fault.strerror}); make room, then go on") from fault
+        raise StorageError(f"cannot write {path} ({fault.strerror}); make room, then continue") from fault
 
 
 class AuditedHour(Settings):

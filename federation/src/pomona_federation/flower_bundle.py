@@ -55,6 +55,6 @@ def agreed(kit: Path) -> bytes:
     if found != expected:
         raise ConfigError(
             f"{kit / 'app'} is bundled with SHA-256 {found[:12]}, but {kit / PIN} and every silo pin {expected[:12]}; "
-            "copy app from the kit again, take the Pomona, Flower and Python that made the kits, or provision anew"
+            "copy app from the kit again, take the Pomona, Flower and Python that made the kits, or provision again"
         )
     return content

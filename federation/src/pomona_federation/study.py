@@ -60,7 +60,7 @@ class StudyTerms(Settings):
         if self.kind in {"evaluate", "search"} and not self.share_scores:
             raise ValueError(f"kind = {self.kind!r} lives on the silos' scores; set share_scores = true")
         if self.evaluate and (other := sorted(set(self.run) - set(JUDGING))):
-            raise ValueError(f"run.{other[0]} plays no part where nothing is trained; take it out")
+            raise ValueError(f"run.{other[0]} has no effect where nothing is trained; remove it")
         return self
 
 

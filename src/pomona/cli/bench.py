@@ -46,9 +46,9 @@ def bench(
         str | None,
         Parameter(help="a Dask scheduler, tcp://host:port; its workers must see --out and the data at the same paths"),
     ] = None,
-    jobs: Annotated[int | None, Parameter(help="processes on this machine; default one a core")] = None,
+    jobs: Annotated[int | None, Parameter(help="processes on this machine; default one per core")] = None,
     retry: Annotated[bool, Parameter(negative="", help="run failed cells again")] = False,
-    explain: Annotated[bool, Parameter(negative="", help="say what would be run, and run nothing")] = False,
+    explain: Annotated[bool, Parameter(negative="", help="print what would run, and stop")] = False,
     figures: Figures = "",
     json: Json = False,
 ) -> None:

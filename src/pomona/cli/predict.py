@@ -26,14 +26,14 @@ OwnCode = Annotated[
 
 
 Masks = Annotated[
-    Path | None, Parameter(help="of a model of masks: the .npz file to write, with an array masks, the class numbers")
+    Path | None, Parameter(help="for segmentation: the .npz file to write, with an array masks of class numbers")
 ]
 
 
 def predict(
     model: Path,
     *inputs: Path,
-    id_: Annotated[str | None, Parameter(name="--id", help="a table's column that names each sample")] = None,
+    id_: Annotated[str | None, Parameter(name="--id", help="column of a table that identifies each sample")] = None,
     csv: Annotated[Path | None, Parameter(help="the .csv file to write, with every answer and output")] = None,
     masks: Masks = None,
     own_code: OwnCode = False,
@@ -135,7 +135,7 @@ def export(
     own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
-    """Write a client's personal model for other programs.
+    """Export a client's personal model for other programs.
 
     A program (pt2) and an ONNX file accept raw samples and normalise them; the tensors (safetensors) are just the
     network's state_dict.

@@ -18,7 +18,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 
 
 def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json = False) -> None:
-    """Tabulate recorded runs side by side.
+    """Compare recorded runs in one table.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def report(
     to: Annotated[Path | None, Parameter(name="--out")] = None,
     figures: Figures = "",
     scenarios: Annotated[
-        bool, Parameter(negative="", help="of a bench: also a report of each scenario's runs, below scenarios/")
+        bool, Parameter(negative="", help="for a bench: also a report of each scenario's runs, in scenarios/")
     ] = False,
     reference: Annotated[
         Path | None, Parameter(help="of a bench: a TOML file of numbers to stand beside ours; the suite's if not given")
@@ -126,7 +126,7 @@ def trajectory(
     *runs: Path,
     client: Annotated[int, Parameter(help="number of the client")] = 0,
     since: Annotated[int, Parameter(help="first round that is drawn")] = 1,
-    to: Annotated[Path | None, Parameter(name="--out", help="folder for the figure; the first run's")] = None,
+    to: Annotated[Path | None, Parameter(name="--out", help="folder for the figure; default the first run's")] = None,
     own_code: Annotated[bool, Parameter(negative="", help="allow the runs to import modules that they name")] = False,
     json: Json = False,
 ) -> None:

@@ -51,10 +51,10 @@ def run(
     partition: Annotated[str | None, Parameter(help="partition, see `pomona data list`")] = None,
     data_dir: Annotated[Path | None, Parameter(help="folder of data sets; default POMONA_DATA")] = None,
     out: Annotated[Path | None, Parameter(help="folder for the record; default runs/METHOD-DATA-TIME")] = None,
-    resume: Annotated[bool, Parameter(negative="", help="go on after the last committed round in --out")] = False,
+    resume: Annotated[bool, Parameter(negative="", help="continue after the last committed round in --out")] = False,
     report: Annotated[bool, Parameter(help="write the report page at the end")] = True,
     figures: Figures = "",
-    live: Annotated[bool, Parameter(negative="", help="write it during the run too; an open page follows")] = False,
+    live: Annotated[bool, Parameter(negative="", help="write it after each round; an open page reloads")] = False,
     dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
     track: Annotated[Path | None, Parameter(help="folder for TensorBoard scalars, written as rounds go")] = None,
     json: Json = False,
@@ -115,7 +115,7 @@ def demo(
     out: Annotated[
         Path | None, Parameter(help="folder for all output; default pomona-demo, pomona-demo-2, ...")
     ] = None,
-    seed: Annotated[int, Parameter(help="root of every random stream")] = 0,
+    seed: Annotated[int, Parameter(help="seed of all random numbers")] = 0,
     json: Json = False,
 ) -> None:
     """Compare Separate, FedAvg, FedAvg-FT and APPLE on scikit-learn's digits.

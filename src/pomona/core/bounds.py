@@ -93,7 +93,7 @@ def first(fault: ValidationError) -> str:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def shallow(value: Any) -> bool:

@@ -48,4 +48,4 @@ def require_steps(method: str, allowed: Steps, momentum: float, optimizer: Optim
         raise ConfigError(f"momentum = {momentum}: the rule of {method} holds for plain SGD; set momentum=0")
     if allowed == "plain" and not optimizer.plain:
         norm = optimizer.max_grad_norm
-        raise ConfigError(f"optimizer.max_grad_norm = {norm}: the rule of {method} holds for plain SGD; take it out")
+        raise ConfigError(f"optimizer.max_grad_norm = {norm}: the rule of {method} holds for plain SGD; remove it")

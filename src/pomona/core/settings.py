@@ -34,7 +34,7 @@ class Settings(BaseModel):
             if isinstance(leaf, int | float) and abs(leaf) > (MOST if isinstance(leaf, int) else LARGEST):
                 raise ValueError("no run counts with numbers as large; give a smaller one")
             if isinstance(leaf, str | Path) and "\0" in str(leaf):
-                raise ValueError("a text has a NUL character; take it out")
+                raise ValueError("a text has a NUL character; remove it")
             if isinstance(leaf, Path) and any(len(os.fsencode(part)) > NAME for part in leaf.parts):
                 raise ValueError(f"no file has a name of more than {NAME} bytes; correct the path")
         return value
@@ -44,7 +44,7 @@ def refuse_idle(settings: Settings, section: str, keys: Iterable[str], why: str)
     """Raise ConfigError if one of these keys, which have no effect here, differs from its default."""
     for key in keys:
         if getattr(settings, key) != type(settings).model_fields[key].get_default(call_default_factory=True):
-            raise ConfigError(f"{section}{key} {why}; take it out")
+            raise ConfigError(f"{section}{key} {why}; remove it")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

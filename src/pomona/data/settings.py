@@ -291,7 +291,7 @@ class DataSettings(Settings):
     def _times(self) -> "DataSettings":
         """Refuse interval ends that are not ascending, or without times as targets."""
         if self.time_edges and self.targets != "survival":
-            raise ValueError("time_edges is for targets = survival; take it out, or set data.targets")
+            raise ValueError("time_edges is for targets = survival; remove it, or set data.targets")
         if any(b <= a for a, b in pairwise(self.time_edges)):
             raise ValueError("time_edges must ascend: each interval ends after the one before")
         return self

@@ -186,7 +186,7 @@ def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableC
     def asked(key: str, which: Sequence[str | int]) -> list[int]:
         places = [csv_records.column(as_column(c), survey.columns, key, path) for c in which]
         if odd := next((i for i in places if i not in survey.features), None):
-            raise ConfigError(f"data.{key}: column {survey.columns[odd]} of {path} is not a feature; take it out")
+            raise ConfigError(f"data.{key}: column {survey.columns[odd]} of {path} is not a feature; remove it")
         return places
 
     listed = [] if isinstance(settings.categories, str) else asked("categories", settings.categories)

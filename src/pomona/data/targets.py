@@ -27,7 +27,7 @@ def timed(dataset: Dataset, settings: DataSettings) -> Dataset:
     Raises ConfigError for names of targets.
     """
     if settings.classes:
-        raise ConfigError("data.classes names classes or targets, and a time to an event is neither; take it out")
+        raise ConfigError("data.classes names classes or targets, and a time to an event is neither; remove it")
     learn = partial(_learnt, settings.time_edges, settings.intervals, dataset.learn)
     return replace(dataset, labels=(), edges=settings.time_edges, learn=learn)
 

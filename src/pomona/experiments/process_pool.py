@@ -66,7 +66,7 @@ class WorkerProcess:
             try:
                 process.start()
             except (EOFError, OSError) as fault:
-                raise WorkerError(f"its process cannot be started ({fault}); start again to go on") from None
+                raise WorkerError(f"its process cannot be started ({fault}); start again to continue") from None
             finally:
                 there.close()
             with self._lock:

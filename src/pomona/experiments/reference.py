@@ -122,7 +122,7 @@ class Reference(Settings):
         for name, scenario in self.scenario.items():
             for method, number in scenario.numbers.items():
                 if isinstance(number.value, str):
-                    raise ValueError(f"scenario {name}, {method}: {number.value!r} is no number")
+                    raise ValueError(f"scenario {name}, {method}: {number.value!r} is not a number")
         return self
 
     def of(self, scenario: str) -> ReferenceScenario:

@@ -195,7 +195,7 @@ class _Course:
         try:
             failure = job.result()
         except (BrokenExecutor, CancelledError) as fault:
-            raise WorkerError(f"the executor is gone ({type(fault).__name__}); start again to go on") from fault
+            raise WorkerError(f"the executor is gone ({type(fault).__name__}); start again to continue") from fault
         except Exception as fault:
             self._lost[cell.folder] = self._lost.get(cell.folder, 0) + 1
             if self._lost[cell.folder] < LIVES:

@@ -58,7 +58,7 @@ def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any])
         own = place.parent / "config.toml"
         those = f"resume with those, which {own} holds," if own.exists() else "resume with those,"
         raise CheckpointError(
-            f"{place} belongs to a run with other values of {', '.join(keys)}; {those} or start anew in another folder"
+            f"{place} belongs to a run with other values of {', '.join(keys)}; {those} or start over in another folder"
         )
     then, asked = stored.get("rounds"), now.get("rounds")
     if then == asked:
@@ -73,7 +73,7 @@ def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any])
         return
     raise CheckpointError(
         f"{place} belongs to a run of rounds = {then}, asked for are {asked}: {reason}; resume with rounds = {then}, "
-        "or start anew in another folder"
+        "or start over in another folder"
     )
 
 

@@ -177,5 +177,5 @@ class _Entry:
         if missing := [path for path in paths if path not in named]:
             raise CheckpointError(
                 f"the stored copies are not whole (missing: {missing[0]}); resume with the version of pomona that "
-                "wrote them, or start anew in another folder"
+                "wrote them, or start over in another folder"
             )

@@ -120,6 +120,6 @@ def resolve(name: str) -> type[MethodSettings]:
     kind = own(name)
     if not (isinstance(kind, type) and issubclass(kind, MethodSettings) and not isabstract(kind)):
         raise ConfigError(
-            f"{name} is no method; give a subclass of pomona.methods.base.MethodSettings that defines method()"
+            f"{name} is not a method; give a subclass of pomona.methods.base.MethodSettings that defines method()"
         )
     return kind

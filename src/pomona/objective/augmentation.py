@@ -135,10 +135,10 @@ def require(changes: Sequence[str], kind: str, axes: int) -> None:
         axes: of one sample, including channels.
     """
     if changes and kind != "image":
-        raise ConfigError(f"augment = {list(changes)} is for images, the data are of kind {kind}; take it out")
+        raise ConfigError(f"augment = {list(changes)} is for images, the data are of kind {kind}; remove it")
     flat = [text for text in changes if axes > 3 and not parsed(text)[0].volumes]
     if flat:
-        raise ConfigError(f"augment: {', '.join(flat)} is for flat images, the data are volumes; take it out")
+        raise ConfigError(f"augment: {', '.join(flat)} is for flat images, the data are volumes; remove it")
 
 
 def augmented(changes: Sequence[str], x: Tensor, y: Tensor, draws: Draws) -> Pair:

@@ -22,7 +22,7 @@ def require(settings: ModelSettings, targets: Targets, n_outputs: int, private: 
     if weights == "none":
         return
     if targets not in {"classes", "multilabel"} or settings.loss != "auto":
-        raise ConfigError("model.class_weights is for classes and labels, and model.loss = auto; take it out here")
+        raise ConfigError("model.class_weights is for classes and labels, and model.loss = auto; remove it here")
     if weights == "balanced" and private:
         raise ConfigError(
             "model.class_weights = balanced follows from counts of private samples, which privacy does not cover; "

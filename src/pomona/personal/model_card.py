@@ -37,7 +37,7 @@ USES = "## Intended use"  # from here on a card belongs to people
 PEOPLE = f"""{USES}
 
 To be filled in: for whom, for which decision, beside what. What stands from this heading on is kept when the card is
-written anew.
+written again.
 
 ## Limits
 

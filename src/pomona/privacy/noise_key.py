@@ -136,14 +136,14 @@ class KeyStore:
         history = self.ledger.history(entry)
         if self._whole and not self._whole.allows(history):
             raise BudgetError(
-                f"{where}: another release would exceed what this was to cost at worst ({self.spent():.4g} spent); the "
-                "server asks for more than the method's rounds take: ask its operator, or begin a new study"
+                f"{where}: another release would exceed the projected highest cost ({self.spent():.4g} spent); "
+                "the server asks for more than the method's rounds take: ask its operator, or begin a new study"
             )
         if not self._budget.allows(history):
             raise BudgetError(
                 f"{where}: another release would exceed "
                 f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} spent); "
-                "raise it and go on with --resume (in a silo: raise accept_epsilon too), or stop here"
+                "raise it and continue with --resume (in a silo: raise accept_epsilon too), or stop here"
             )
         self.ledger.append(entry)
 
@@ -186,12 +186,12 @@ def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
 def _secret(path: Path) -> bytes:
     if path.stat().st_mode & 0o077:
         raise PrivacyError(
-            f"{path} can be read by others; whoever did can take the noise off: chmod 600, or start anew"
+            f"{path} can be read by others; anyone who did can remove the noise: chmod 600, or start over"
         )
     try:
         key = bytes.fromhex(text(path, 1000))
     except ValueError:
         key = b""
     if len(key) != 32:
-        raise PrivacyError(f"{path} is no key of 32 bytes in hex; restore it")
+        raise PrivacyError(f"{path} is not a key of 32 bytes in hex; restore it")
     return key

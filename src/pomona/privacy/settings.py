@@ -38,7 +38,7 @@ class Privacy(Settings):
     @classmethod
     def _none_or_some(cls, sigma: float) -> float:
         if 0 < sigma < LEAST_NOISE:
-            raise ValueError(f"so little noise protects nobody; give {LEAST_NOISE} or more, or 0 for none")
+            raise ValueError(f"so little noise does not protect anyone; give {LEAST_NOISE} or more, or 0 for none")
         return sigma
 
     @property

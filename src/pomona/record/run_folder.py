@@ -32,7 +32,7 @@ from pomona.storage.run_status import read_status
 def require_free(folder: Path) -> None:
     """Raise LockedError if the folder already holds a run."""
     if any((folder / name).exists() for name in (EVENTS, "config.toml", "models", "private")):
-        raise LockedError(f"{folder} already holds a run; give another --out, or go on with --resume")
+        raise LockedError(f"{folder} already holds a run; give another --out, or continue with --resume")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def committed_events(folder: Path, after: Mark) -> bytes:
         raise CheckpointError(f"{path} cannot be read ({fault.strerror}); restore it from a backup") from None
     if found != after.sha256:
         raise CheckpointError(
-            f"{path} is not what its last committed round was recorded with; restore it from a backup, or start anew "
+            f"{path} is not what its last committed round was recorded with; restore it from a backup, or start over "
             "in another folder"
         )
     return counted
@@ -237,7 +237,7 @@ def _require_known(result: Result) -> None:
     named = [e.clients for e in (*result.evaluations, *result.unseen)] + [r.cohort for r in result.rounds]
     highest = max((*chain(*named), *(f["client"] for f in result.final)), default=-1)
     if highest >= n:
-        raise ValueError(f"it tells of client {highest}, but of {n} clients at its start")
+        raise ValueError(f"it names client {highest}, but of {n} clients at its start")
     for rows in (result.evaluations, result.unseen):
         for (model, when, split, number), times in Counter((*e.key, e.round) for e in rows).items():
             if times > 1:

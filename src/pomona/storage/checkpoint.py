@@ -81,7 +81,7 @@ def save(
         raise StorageError(
             f"cannot write round {number} to {folder} ({fault.strerror or fault}; it needs {need / 1e6:.1f} MB"
             f"{_free(folder)}); {f'rounds up to {rounds[-1]} are' if rounds else 'no round is'} kept; "
-            "make room or mend the folder, then resume"
+            "make room or fix the folder, then resume"
         ) from fault
     return path
 
@@ -93,7 +93,7 @@ def read(path: Path) -> Checkpoint:
     """
     name = NAME.fullmatch(path.name)
     if not name:
-        raise CheckpointError(f"{path} is no checkpoint by its name; give the folder of a run")
+        raise CheckpointError(f"{path} does not have the name of a checkpoint; give the folder of a run")
     try:
         if sha256(path) != name[2]:
             raise ValueError("its content does not match the checksum in its name")
@@ -130,7 +130,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
             corrupt[path] = str(fault)
     if corrupt:
         raise CheckpointError(
-            f"all {len(corrupt)} checkpoints in {folder} are damaged; restore one from a backup, or start anew in "
+            f"all {len(corrupt)} checkpoints in {folder} are damaged; restore one from a backup, or start over in "
             "another folder"
         )
     return None, corrupt
@@ -142,7 +142,7 @@ def set_aside(corrupt: Iterable[Path]) -> None:
         try:
             path.replace(path.with_name(path.name + ".corrupt"))
         except OSError as fault:
-            raise StorageError(f"cannot rename {path} ({fault.strerror}); mend the folder, then resume") from fault
+            raise StorageError(f"cannot rename {path} ({fault.strerror}); fix the folder, then resume") from fault
 
 
 def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -87,7 +87,7 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
         raise ValueError(f"a header of {length} bytes, where at most {max(0, min(size - 8, limit))} can be")
     table = json.loads(file.read(length).decode(), object_pairs_hook=_unique, parse_constant=_refuse)
     if not isinstance(table, dict):
-        raise ValueError("the header is no JSON object")
+        raise ValueError("the header is not a JSON object")
     notes = table.pop(_META, {})
     if not isinstance(notes, dict) or not all(isinstance(v, str) for v in notes.values()):
         raise ValueError("its metadata are not strings")

@@ -68,7 +68,7 @@ def criterion(settings: ModelSettings, task: Task) -> Loss:
     """
     share = settings.label_smoothing
     if share and (not task.smooths or settings.loss != "auto"):
-        raise ConfigError(f"model.label_smoothing = {share} is for classes and model.loss = auto; take it out here")
+        raise ConfigError(f"model.label_smoothing = {share} is for classes and model.loss = auto; remove it here")
     loss: Callable[..., Tensor] = Registry("loss", {"auto": task.loss}).resolve(settings.loss)
     return partial(loss, smoothing=share) if share else loss
 

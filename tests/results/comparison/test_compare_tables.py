@@ -34,7 +34,7 @@ def test_a_suite_names_its_file_of_numbers(tmp_path):
         (HEAD + "label = ''", "label = ''"),
         ("title = 't'\naverage = 'best'", "average = 'best'"),
         (HEAD + "metric = 'acuracy'", "metric = 'acuracy': known: accuracy"),
-        (HEAD + "scenario.s.numbers.fedavg = 'high'", "scenario s, fedavg: 'high' is no number"),
+        (HEAD + "scenario.s.numbers.fedavg = 'high'", "scenario s, fedavg: 'high' is not a number"),
         (HEAD + "scenario.s.numbers.fedavg = inf", "scenario.s.numbers.fedavg"),
         (HEAD + "scenario.s.numbers.fedavg = { std = 1 }", "scenario.s.numbers.fedavg.value must be set"),
         (HEAD + "scenario.s.number.fedavg = 1", "unknown key 'scenario.s.number'"),

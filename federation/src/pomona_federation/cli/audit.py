@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError
 from pomona_federation.installation.contents import STATE, Role
 
 FILE = "audit.jsonl"
-Verify = Annotated[bool, Parameter(negative="", help="only say whether the file is as it was written")]
+Verify = Annotated[bool, Parameter(negative="", help="only check that the file is unchanged")]
 
 
 def server(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
 ServerKit = Annotated[Path, Parameter(help="the server's kit")]
-Trust = Annotated[bool, Parameter(negative="", help="let the code, rules and decisions in it count")]
+Trust = Annotated[bool, Parameter(negative="", help="accept the code, rules and decisions in the backup")]
 New = Annotated[Path, Parameter(help="a new folder for the kit")]
 SECRET = "it holds keys and states, readable by its owner alone: encrypt it before it leaves this machine"  # noqa: S105
 
@@ -49,12 +49,12 @@ def server(file: Path, *, folder: ServerKit = Path("kits/server"), json: Json = 
 def restore_silo(
     file: Path, *, folder: New,
     spent: Annotated[
-        float | None, Parameter(validator=Number(gte=0), help="epsilon spent since by runs that it does not know")
+        float | None, Parameter(validator=Number(gte=0), help="epsilon spent by private runs begun after the backup")
     ] = None,
-    spent_delta: Annotated[float, Parameter(validator=Number(gte=0, lte=1), help="delta of the same")] = 0.0,
+    spent_delta: Annotated[float, Parameter(validator=Number(gte=0, lte=1), help="delta spent by the same runs")] = 0.0,
     trained_until: Annotated[
         int | None,
-        Parameter(validator=Number(gte=0, lt=ROUNDS), help="last round trained since, if you know; for privacy"),
+        Parameter(validator=Number(gte=0, lt=ROUNDS), help="last round trained after the backup; for privacy"),
     ] = None,
     trust: Trust = False,
     json: Json = False,

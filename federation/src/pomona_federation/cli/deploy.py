@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 def provision(
     federation: Path | None = None,
     *,
-    out: Annotated[Path, Parameter(help="folder of the kits: a new one, or with --add the one that is there")] = Path(
+    out: Annotated[Path, Parameter(help="folder of the kits: a new one, or with --add the existing one")] = Path(
         "kits"
     ),
     add: Annotated[str | None, Parameter(help="name of a newcomer to make a kit for")] = None,
-    key: Annotated[Path | None, Parameter(help="with --add: the public key that the newcomer brought")] = None,
+    key: Annotated[Path | None, Parameter(help="with --add: the newcomer's own public key")] = None,
     wheels: Annotated[
         Path | None,
-        Parameter(help="folder with Pomona's two wheels, for kits; a requirements.lock there is their list"),
+        Parameter(help="folder with Pomona's two wheels, for kits; its requirements.lock, if any, replaces the list"),
     ] = None,
     libraries: Annotated[
         Libraries | None,
-        Parameter(help="what kits install by hash: PyTorch for CPU (if unset) or for CUDA"),
+        Parameter(help="what kits install by hash: PyTorch for CPU (default) or CUDA"),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -13,8 +13,8 @@ from pomona.core.errors import StorageError
 from pomona_federation.supervision.log_reader import LogLine, LogReader
 
 PAUSE = 0.5  # seconds between looks for new lines
-Lines = Annotated[int, Parameter(validator=Number(gte=0, lte=10**6), help="how many of the last lines")]
-Follow = Annotated[bool, Parameter(negative="", help="and those that come, until Ctrl-C")]
+Lines = Annotated[int, Parameter(validator=Number(gte=0, lte=10**6), help="number of last lines")]
+Follow = Annotated[bool, Parameter(negative="", help="show new lines too, until Ctrl-C")]
 
 
 def server(
@@ -45,7 +45,7 @@ def _show(folder: Path, count: int, follow: bool, as_json: bool) -> None:
     except KeyboardInterrupt:
         return
     except OSError as fault:
-        raise StorageError(f"{folder} cannot be read ({fault.strerror}); mend its permissions") from None
+        raise StorageError(f"{folder} cannot be read ({fault.strerror}); fix its permissions") from None
 
 
 def _print(lines: list[LogLine], as_json: bool) -> None:

@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 
 from pomona.cli.output import talk
 
-Port = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 16), help="of 127.0.0.1; 0 takes a free one")]
+Port = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 16), help="port on 127.0.0.1; 0 for any free one")]
 
 
 def server(

@@ -42,7 +42,7 @@ def rehearse(
     prepared = scenario(planned, read_overrides(words))
     folder = to or Path("rehearsals") / f"{planned.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if folder.exists():
-        raise ConfigError(f"{folder} is there already; give another --out")
+        raise ConfigError(f"{folder} already exists; give another --out")
     keys = ("wire", "share_scores", "deadline", "patience", "insecure", "mutual_tls")
     agreed = {key: getattr(planned, key) for key in keys}
     agreed["quorum"] = min(planned.quorum, len(planned.silo))

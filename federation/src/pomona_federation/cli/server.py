@@ -16,7 +16,7 @@ KIT = Path("kits/server")
 
 
 Standing = Annotated[
-    bool, Parameter(negative="", help="wait for further studies; always so where the kit came without one")
+    bool, Parameter(negative="", help="wait for further studies; always on if the kit came without one")
 ]
 
 
@@ -50,8 +50,8 @@ def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
 def status(
     *,
     folder: Folder = KIT,
-    study: Annotated[str | None, Parameter(help="its name; the one that runs, or ran last, if unset")] = None,
-    watch: Annotated[bool, Parameter(negative="", help="again every two seconds, until Ctrl-C")] = False,
+    study: Annotated[str | None, Parameter(help="name of a study; default the running or last one")] = None,
+    watch: Annotated[bool, Parameter(negative="", help="repeat every two seconds, until Ctrl-C")] = False,
     json: Json = False,
 ) -> None:
     """Show the round, the silos present, absent or rejected with reasons, bytes and time."""

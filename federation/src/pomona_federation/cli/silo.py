@@ -11,9 +11,7 @@ from pomona.core.table import of_records
 from pomona_federation.cli.server import stopping
 
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
-Study = Annotated[
-    str, Parameter(help="one that the server has offered, by the first digits of its hash or its name; else the kit's")
-]
+Study = Annotated[str, Parameter(help="a study by its name or the first digits of its hash; default the kit's own")]
 HERE = Path()
 
 

@@ -15,7 +15,7 @@ from pomona_federation.cli.server import Folder as ServerFolder
 from pomona_federation.cli.silo import HERE
 from pomona_federation.cli.silo import Folder as SiloFolder
 
-By = Annotated[str, Parameter(help="who decides; the name of the account if empty")]
+By = Annotated[str, Parameter(help="who decides; default the account's name")]
 
 
 def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> None:
@@ -111,7 +111,7 @@ def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
 def studies(
     *,
     folder: SiloFolder = HERE,
-    ask: Annotated[bool, Parameter(negative="", help="ask the server now whether there are new ones")] = False,
+    ask: Annotated[bool, Parameter(negative="", help="ask the server for new studies now")] = False,
     json: Json = False,
 ) -> None:
     """List the studies offered by the server, and the decision on each."""

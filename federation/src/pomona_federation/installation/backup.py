@@ -74,11 +74,11 @@ def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> 
     Raises:
         ConfigError: the folder is not a kit of this role.
         LockedError: the server is running; Flower's files can be copied only while it is stopped.
-        StorageError: the file is there already or cannot be written, or the kit cannot be read.
+        StorageError: the file already exists or cannot be written, or the kit cannot be read.
     """
     require_kit(folder, whose)
     if os.path.lexists(file):
-        raise StorageError(f"{file} is there already, and no backup is written over; give another name")
+        raise StorageError(f"{file} already exists, and no backup is written over; give another name")
     with ExitStack() as resting, writing(file):
         if whose == "server":
             resting.enter_context(locked(folder / STATE[whose]))

@@ -137,7 +137,7 @@ def contents(folder: Path, whose: Role) -> list[Item]:
                     plain = stat.S_ISREG(info.st_mode) and info.st_nlink == 1
                     found.append(Item(here / name, rule(here / name, RULES[whose]), info.st_size, plain))
     except OSError as fault:
-        raise StorageError(f"{fault.filename}: cannot be read ({fault.strerror}); mend its permissions") from None
+        raise StorageError(f"{fault.filename}: cannot be read ({fault.strerror}); fix its permissions") from None
     return sorted(found, key=lambda item: item.path)
 
 
@@ -154,7 +154,7 @@ def _require_own_folders(folder: Path) -> None:
                 f"{path} is a symbolic link, and nothing outside the kit is read; put the folder itself there"
             )
         if path.is_dir() and path.stat().st_dev != folder.stat().st_dev:
-            raise StorageError(f"{path} is another file system; move its content into the kit, then go on")
+            raise StorageError(f"{path} is another file system; move its content into the kit, then continue")
 
 
 def _raise(fault: OSError) -> None:

@@ -34,7 +34,7 @@ def begin(folder: Path) -> tuple[Path, str]:
         raise ConfigError(NO_KEYS)
     private, public = (folder / "keys" / name for name in NEXT)
     if private.exists():
-        raise ConfigError(f"{private} is there already: go on with it, or remove it and next.pub to begin anew")
+        raise ConfigError(f"{private} already exists: continue with it, or remove it and next.pub to start over")
     public.unlink(missing_ok=True)  # without its private key: a kill fell into the end of the previous renewal
     pair = keys.silo()
     keys.write(private, pair.private)

@@ -106,7 +106,7 @@ def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
         )
     if (found := deciding(kit, told.role)) and not said.trusted:
         raise ConfigError(
-            f"{file} holds what runs or decides in a kit, and no signature: look, and give --trust if it is yours",
+            f"{file} holds what runs or decides in a kit, and no signature: check it, and give --trust if it is yours",
             *found,
         )
 

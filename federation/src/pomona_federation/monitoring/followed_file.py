@@ -55,7 +55,7 @@ def lines_after(path: Path, mark: Mark, most: int = AT_ONCE) -> Iterator[tuple[b
         if mark.end:
             raise RewrittenError(f"{path} is gone") from None
     except OSError as fault:
-        raise StorageError(f"{path} cannot be read ({fault.strerror}); mend its permissions") from None
+        raise StorageError(f"{path} cannot be read ({fault.strerror}); fix its permissions") from None
 
 
 class Content(Protocol):

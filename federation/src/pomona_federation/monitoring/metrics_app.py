@@ -63,7 +63,7 @@ def listening(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port))
     except OSError as fault:
         raise LockedError(
-            f"127.0.0.1:{port}: {fault.strerror}; stop who listens there, or give another --port"
+            f"127.0.0.1:{port}: {fault.strerror}; stop the process that listens there, or give another --port"
         ) from None
 
 

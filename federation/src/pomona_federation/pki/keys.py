@@ -175,7 +175,7 @@ def replace(path: Path, content: bytes) -> None:
     try:
         publish(path.parent, [content], lambda _: path.name, f".{path.name}", 0o600)
     except OSError as fault:
-        raise StorageError(f"{path}: cannot be replaced ({fault.strerror}); mend its folder's permissions") from None
+        raise StorageError(f"{path}: cannot be replaced ({fault.strerror}); fix its folder's permissions") from None
 
 
 def load_public(content: bytes) -> EllipticCurvePublicKey:

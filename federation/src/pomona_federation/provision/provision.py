@@ -85,7 +85,7 @@ def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libr
         raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
     installed = of_folder(wheels) if wheels else {}
     if libraries and LOCK in installed:
-        raise ConfigError(f"{wheels} has a {LOCK}; take it out, or ask for no other libraries")
+        raise ConfigError(f"{wheels} has a {LOCK}; remove it, or ask for no other libraries")
     installed = {**locked(libraries or "cpu"), **installed}
     with appearing(out) as made:
         authority = None if federation.insecure else certificates.authority(federation.name)

@@ -136,7 +136,7 @@ class LocalFederation:
             if code is not None and not (self.status and until(self.status)):
                 raise self._given_up(f"the rehearsal's server ended with code {code}")
             time.sleep(0.2)
-        raise self._given_up(f"the rehearsal did not get on within {seconds:.0f} s")
+        raise self._given_up(f"the rehearsal made no progress within {seconds:.0f} s")
 
     def _given_up(self, why: str) -> QuorumError:
         log = self.folder / "server.log"

@@ -196,10 +196,10 @@ def request(
                 "ca.crt, and look for a proxy that opens TLS"
             ) from None
         raise ProtocolError(
-            f"{way.server} does not answer{through} ({fault}); is the server up, and the way out open?"
+            f"{way.server} does not answer{through} ({fault}); is the server running, and the connection open?"
         ) from None
     if limit.over:  # without a length, a complete and a cut answer look alike
-        raise ProtocolError(f"{way.server} has not answered within {whole:g} s; is the way out too slow?")
+        raise ProtocolError(f"{way.server} has not answered within {whole:g} s; is the connection too slow?")
     if answer.status_code == 401:
         raise ProtocolError(
             f"{way.server} refuses this silo's key (401): it was revoked or never added, or the clocks differ; "

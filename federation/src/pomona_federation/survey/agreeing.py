@@ -81,7 +81,7 @@ def require_answered(
         raise ProtocolError(f"its answer has more than {survey.cells} cells a column")
     told += [*reply.names.values(), *([reply.classes] if reply.classes else [])]
     if any(0 < n < survey.least for n in (*(n for c in told for n in (*c.counts, c.rest)), *reply.words.values())):
-        raise ProtocolError(f"its answer tells of fewer than {survey.least} rows")
+        raise ProtocolError(f"its answer reports fewer than {survey.least} rows")
 
 
 def _said(value: object) -> str:

@@ -67,7 +67,7 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standi
                 say(f"going on after round {done}")
             return _served(folder, federation, env, say, standing)
     except OSError as fault:
-        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault
+        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or fix its permissions") from fault
 
 
 def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]:
@@ -132,5 +132,5 @@ def require_ready(folder: Path, federation: Federation) -> None:
             probe_.bind((bind.host, bind.port))
         except OSError as fault:
             raise LockedError(
-                f"bind = {federation.bind}: {fault.strerror}; stop who listens there, or change bind"
+                f"bind = {federation.bind}: {fault.strerror}; stop the process that listens there, or change bind"
             ) from None

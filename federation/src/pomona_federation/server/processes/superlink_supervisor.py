@@ -215,7 +215,7 @@ class ServerPolicy:
             self.say(f"SuperLink answers after {time.monotonic() - began:.1f} s")
             self.audit.write("superlink", pid=process.pid)
             return
-        raise ConnectionError(f"SuperLink did not come up; its last words are in {supervisor.log}")
+        raise ConnectionError(f"SuperLink did not come up; its last messages are in {supervisor.log}")
 
     def _admit(self) -> None:
         """Make SuperLink know exactly the members' keys; a failure is retried at the next observation."""

@@ -95,7 +95,7 @@ def checked_scores(answer: Answer, watched: Collection[str], federation: Federat
     found: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
         if not federation.shares(score.split, score.samples):
-            raise ProtocolError(f"a score on {score.samples} samples of {score.split}, which was not to be told")
+            raise ProtocolError(f"a score on {score.samples} samples of {score.split}, which was not to be shared")
         if score.model not in models or score.when not in watched or score.key in found:
             raise ProtocolError(f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for")
         _require_consistent(score, federation.most_samples, metric)

@@ -62,7 +62,7 @@ class Consents:
         if before is None or before.accepted == decision.accepted:
             return before is None
         if before.changes >= MOST_CHANGES:
-            raise ProtocolError(f"{decision.silo} has changed its mind {MOST_CHANGES} times; its last word stands")
+            raise ProtocolError(f"{decision.silo} has changed its mind {MOST_CHANGES} times; its last decision counts")
         return True
 
     def note(self, decision: Decision, signature: str) -> None:

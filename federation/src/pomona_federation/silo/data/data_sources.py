@@ -73,4 +73,4 @@ def _sha256(path: Path) -> str:
     try:
         return sha256(path)
     except OSError as fault:
-        raise StorageError(f"{path} cannot be read ({fault.strerror}); mend its permissions") from None
+        raise StorageError(f"{path} cannot be read ({fault.strerror}); fix its permissions") from None

@@ -48,8 +48,8 @@ def open_own(stores: Path, objective: PrivateObjective, place: int) -> None:
         _write(home, _seal(home))
     elif found != _seal(home):
         raise PrivacyError(
-            f"{home / 'key'} was not made on this machine: who brought it can take the noise off; stop, find out where "
-            "it comes from, and `pomona silo restore` a backup of before"
+            f"{home / 'key'} was not made on this machine: whoever brought it can remove the noise; stop, find out "
+            "where it comes from, and `pomona silo restore` a backup of before"
         )
 
 

@@ -218,4 +218,4 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
             own.write(why, "ERROR")
             raise ProtocolError(why)
     except OSError as fault:
-        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault
+        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or fix its permissions") from fault

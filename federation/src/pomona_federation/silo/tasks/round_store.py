@@ -71,7 +71,7 @@ class RoundStore:
                 return
         raise CheckpointError(
             f"the federation goes on from this silo's round {number}, which is not in state/checkpoints; restore the "
-            "folder from a backup, or have the silo revoked and added anew"
+            "folder from a backup, or have the silo revoked and added again"
         )
 
     def agree(self, clients: ClientRuntime, place: int) -> None:

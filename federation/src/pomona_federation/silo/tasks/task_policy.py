@@ -56,7 +56,7 @@ class TaskPolicy:
         if mine != pinned.agreement:
             raise ProtocolError(
                 "federation.toml, or own code that it names, is no longer what this silo agreed to when it first "
-                "started; restore it, or, if the change is meant, remove state/agreement.json"
+                "started; restore it, or, if the change is intended, remove state/agreement.json"
             )
         if agreement != mine:
             raise ProtocolError(
@@ -139,7 +139,7 @@ class TaskPolicy:
         """Require that an entry names only rows that the task includes, from current members."""
         if not entry.form.many:
             if set(entry.rows) != {0} or entry.index != (0,):
-                raise ProtocolError(f"{key}: one row was to come; check the server's version")
+                raise ProtocolError(f"{key}: one row was expected; check the server's version")
             return
         others = [j for j in entry.index if j != task.place]
         if set(others) != set(entry.rows) or len(others) != len(set(others)):
@@ -185,7 +185,7 @@ class TaskLog:
         known = self._known(task)
         if known.settled and not task.settled:
             raise ProtocolError(
-                f"round {task.number} is to begin anew, after this silo's round {known.settled} has counted; if the "
+                f"round {task.number} is to start over, after this silo's round {known.settled} has counted; if the "
                 "server went back on purpose, remove state/asked.json"
             )
         number, question = known.training if task.trains else known.evaluation
