@@ -35,7 +35,7 @@ def test_silos_agree_on_a_dtype():
     assert (agreed.x.dtype, agreed.shift, agreed.scale) == (np.float32, (0.0,), (1.0,))
     with pytest.raises(DataError, match="the data: row 1 is uint16 and does not fit into int16; store int16"):
         conformed(found, task.model_copy(update={"dtype": "int16"}))
-    with pytest.raises(DataError, match=r"a sample has shape \(4, 6, 5, 1\), agreed is \(6, 5, 1\)"):
+    with pytest.raises(DataError, match=r"a sample has shape \(4, 6, 5, 1\), the agreement says \(6, 5, 1\)"):
         conformed(found, task.model_copy(update={"input_shape": (6, 5, 1)}))
 
 

@@ -451,7 +451,7 @@ def test_an_offer_names_the_rows_that_it_brings(relay):
     whole = task.downlink["cores"]
     forged = {index: whole.model_copy(update={"index": index}) for index in ((0, 2), (), (0, 0), (2,))}
     for offer in forged.values():
-        with pytest.raises(ProtocolError, match="speaks of rows that there are not"):
+        with pytest.raises(ProtocolError, match="names rows that do not exist"):
             relay.ask(task.model_copy(update={"downlink": {"cores": offer}}), enclosed)
     alone = task.model_copy(update={"downlink": {"cores": whole.model_copy(update={"form": FORM})}})
     with pytest.raises(

@@ -72,9 +72,9 @@ def test_what_is_agreed_of_masks():
 
 def test_a_silo_with_other_classes_is_refused(tmp_path):
     data = Scenario.prepare(config(tmp_path)).dataset
-    with pytest.raises(DataError, match="the classes are background, class 1, class 2, agreed are"):
+    with pytest.raises(DataError, match="the classes are background, class 1, class 2, the agreement says"):
         conformed(data, agreed())
     kept = conformed(data, agreed(classes=data.classes))
     assert np.array_equal(kept.y, data.y)
-    with pytest.raises(DataError, match="agreed is"):
+    with pytest.raises(DataError, match="the agreement says"):
         conformed(data, agreed(classes=data.classes, input_shape=(9, 9, 1)))

@@ -258,7 +258,7 @@ def test_keys_must_be_private_and_fit(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("p,q,r,y\n1,2,3,a\n4,5,6,b\n", "agreed is"),
+        ("p,q,r,y\n1,2,3,a\n4,5,6,b\n", "the agreement says"),
         ("p,q,r,s,y\n1,2,3,4,a\n1,2,3,4,c\n", "c"),
         ("p,q,r,s,y\n1,2,3,nan,a\n", "nan|finite"),
     ],

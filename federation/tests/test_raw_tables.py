@@ -127,7 +127,10 @@ def test_a_silos_gaps_and_wards_are_read_by_the_agreement(tmp_path):
     ("text", "said"),
     [
         ("age,outcome\n1,ill\n2,well\n", "data.categories: .*own.csv has no column 'ward'"),
-        ("age,ward,sex,outcome\n1,A,1,ill\n2,B,0,well\n", "has the columns age, ward, sex, agreed are age, ward"),
+        (
+            "age,ward,sex,outcome\n1,A,1,ill\n2,B,0,well\n",
+            "has the columns age, ward, sex, the agreement says age, ward",
+        ),
         ("age,ward,outcome\nold,A,ill\n2,B,well\n", "column age: 1 of 2 are not finite numbers, first 'old'"),
     ],
 )

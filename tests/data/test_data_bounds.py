@@ -22,7 +22,7 @@ def test_a_table_has_a_bounded_number_of_columns(tmp_path):
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ({"t": ("int", [2**62])}, "no Parquet that can be read"),  # Python's dates end in the year 9999
+        ({"t": ("int", [2**62])}, "not a readable Parquet file"),  # Python's dates end in the year 9999
         ({"t": ("text", ["x" * (parquet.LONGEST + 1)])}, "a cell has 65537 characters, at most 65536 are read"),
         ({"t": ("text", ["x"] * 4)}, "has 4 rows, at most 3 are read"),
     ],

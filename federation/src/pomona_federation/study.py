@@ -58,7 +58,7 @@ class StudyTerms(Settings):
             if (getattr(self, kind) is not None) != (self.kind == kind):
                 raise ValueError(f"kind = {kind!r} and section {kind} go together; give both, or neither")
         if self.kind in {"evaluate", "search"} and not self.share_scores:
-            raise ValueError(f"kind = {self.kind!r} lives on the silos' scores; set share_scores = true")
+            raise ValueError(f"kind = {self.kind!r} needs the silos' scores; set share_scores = true")
         if self.evaluate and (other := sorted(set(self.run) - set(JUDGING))):
             raise ValueError(f"run.{other[0]} has no effect where nothing is trained; remove it")
         return self

@@ -32,7 +32,7 @@ class Settings(BaseModel):
         """Reject values that would overflow later, or cannot be file names, in every field."""
         for leaf in _leaves(value):
             if isinstance(leaf, int | float) and abs(leaf) > (MOST if isinstance(leaf, int) else LARGEST):
-                raise ValueError("no run counts with numbers as large; give a smaller one")
+                raise ValueError("the number is too large; give a smaller one")
             if isinstance(leaf, str | Path) and "\0" in str(leaf):
                 raise ValueError("a text has a NUL character; remove it")
             if isinstance(leaf, Path) and any(len(os.fsencode(part)) > NAME for part in leaf.parts):

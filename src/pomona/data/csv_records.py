@@ -50,7 +50,7 @@ def records(path: Path, form: CsvForm) -> Iterator[CsvRecord]:
             lines = csv.reader(text, strict=True, delimiter=mark)
             for row, cells in enumerate(filter(None, lines)):
                 if row > MOST_ROWS:
-                    raise DataError(f"{path} has more than {MOST_ROWS} rows, at most so many are read; take a part")
+                    raise DataError(f"{path} has more than {MOST_ROWS} rows, the limit; read a part of it")
                 yield CsvRecord(path, lines.line_num, list(map(_pointed, cells)) if pointed else cells)
         except (csv.Error, UnicodeError) as fault:
             number = 0 if lines is None else lines.line_num

@@ -187,8 +187,8 @@ def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> D
     names = tuple(column.name for column in raw.columns)
     if sorted(names) != sorted(by.names):
         raise DataError(
-            f"{dataset.name} has the columns {listed(names, 12)}, agreed are {listed(by.names, 12)}; give the table "
-            "these columns, and leave out others by data.drop_columns"
+            f"{dataset.name} has the columns {listed(names, 12)}, the agreement says {listed(by.names, 12)}; give "
+            "the table these columns, and leave out others by data.drop_columns"
         )
     raw = raw.of([names.index(name) for name in by.names])
     gaps = np.isnan(raw.x).any(axis=0)

@@ -58,11 +58,11 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
                 columns = [[_cell(value) for value in column.to_pylist()] for column in batch.columns]
                 left -= sum(sum(map(len, column)) for column in columns)
                 if left < 0:
-                    raise DataError(f"{path} has more than {MOST_IN_ALL} characters, so many are read; take a part")
+                    raise DataError(f"{path} has more than {MOST_IN_ALL} characters, the limit; read a part of it")
                 missing -= batch.num_rows
                 yield from map(list, zip(*columns, strict=True))
             if missing:
-                raise ValueError(f"{missing} of its {table.metadata.num_rows} rows are not there")
+                raise ValueError(f"{missing} of its {table.metadata.num_rows} rows are missing")
         except (
             OSError,
             ValueError,
@@ -73,7 +73,7 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
             MemoryError,
         ) as fault:
             why = str(fault).strip().partition("\n")[0]
-            raise DataError(f"{path}: no Parquet that can be read ({why}); save it again") from fault
+            raise DataError(f"{path}: not a readable Parquet file ({why}); save it again") from fault
 
 
 def _rows_at_once(table: Any, raw: IO[bytes]) -> int:

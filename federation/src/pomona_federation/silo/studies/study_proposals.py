@@ -120,8 +120,8 @@ def require_harmless(study: Study, file: SiloFile) -> None:
     """
     if refused := [name for name in named_code(study.run) if name not in file.code]:
         raise ConfigError(
-            f"study {study.name} would run own code, {refused[0]}; if it is meant, read its file, put it into the kit, "
-            f"and name it in silo.toml: code = [{refused[0]!r}]"
+            f"study {study.name} would run own code, {refused[0]}; if that is intended, read its file, "
+            f"put it into the kit, and name it in silo.toml: code = [{refused[0]!r}]"
         )
     model = study.run.get("model")
     if isinstance(model, dict) and "init" in model:
@@ -157,7 +157,7 @@ def _marked(kit: Path, agreement: str) -> Iterator[None]:
     with waiting_lock(kit / "state" / ".taking-in.lock"):
         if mark.exists():
             raise ProtocolError(
-                f"the process that did so was killed, as where memory is short; remove {mark} to try it again"
+                f"the process that did so was killed, probably for lack of memory; remove {mark} to try it again"
             )
         mark.touch()
         try:

@@ -134,7 +134,7 @@ class RowCache:
         """
         wanted = set(needed)
         if any(digest not in wanted or sha256(data) != digest for digest, data in enclosed.items()):
-            raise ProtocolError("a row came that is not what its name says; check the connection")
+            raise ProtocolError("a received row does not match its hash; check the connection")
         return {digest: enclosed[digest] if digest in enclosed else self._row(digest) for digest in wanted}
 
     def keep(self, rows: Mapping[str, bytes]) -> None:

@@ -65,7 +65,7 @@ class PeerKeys:
             earlier = zip(renewal.keys[:-1], shown, strict=True)
             return (renewal.keys[-1].key, *(k.key for k, begin in earlier if number < begin))
         if peer in self._newest.serials:
-            raise ProtocolError(f"the renewed key of {peer} is shown no more; ask the server's operator")
+            raise ProtocolError(f"the renewed key of {peer} is no longer shown; ask the server's operator")
         if newcomer := next((i for i in task.newcomers if i.silo == peer), None):
             return (newcomer.key,)
         path = self.folder / "keys" / "peers" / f"{peer}.pub"

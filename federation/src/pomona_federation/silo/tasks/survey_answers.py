@@ -59,7 +59,7 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
     """
     survey = silo.federation.survey
     if survey is None or isinstance(body, Task):
-        raise ProtocolError("what the server asks is not of the kind of study that this silo agreed to")
+        raise ProtocolError("the server's request is not of the kind of study that this silo agreed to")
     TaskPolicy.of(silo).require_agreed(body.agreement, body.run)
     silo.require_affordable(body.run)
     if isinstance(body, Hello):

@@ -128,7 +128,7 @@ class TaskPolicy:
         if known and known.place not in {None, task.place}:
             raise ProtocolError(f"a task for place {task.place}, but this silo has place {known.place}; {START_OVER}")
         if len(task.sizes) != self.federation.places:
-            raise ProtocolError(f"a task with {len(task.sizes)} places, agreed are {self.federation.places}")
+            raise ProtocolError(f"a task with {len(task.sizes)} places, the agreement says {self.federation.places}")
         if task.sizes[task.place] != (here := samples()):
             raise ProtocolError(
                 f"the server counts {task.sizes[task.place]} training samples of this silo, which has {here}; put "
@@ -143,7 +143,7 @@ class TaskPolicy:
             return
         others = [j for j in entry.index if j != task.place]
         if set(others) != set(entry.rows) or len(others) != len(set(others)):
-            raise ProtocolError(f"{key} speaks of rows that there are not; check the server's version")
+            raise ProtocolError(f"{key} names rows that do not exist; check the server's version")
         members = {j for j in names(self.federation, task) if task.sizes[j]}
         if strangers := sorted(set(others) - members):
             raise ProtocolError(
