@@ -68,9 +68,7 @@ def run(
     words
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
     """
-    wanted = forms(figures)
-    if wanted and not report:
-        raise ConfigError("--figures go with the report page; leave --no-report out")
+    wanted = _forms(figures, report)
     options = (
         option("data", "name", data),
         option("data", "dir", data_dir and str(data_dir)),
@@ -85,10 +83,15 @@ def run(
     folder = out or _dated(config)
     result = watched(config, folder, resume, track, live)
     page = write([result], folder, wanted) if report else None
-    if json:
-        emit({**result.summary, "folder": folder, "report": page})
-    else:
-        closing(result, folder, page)
+    emit({**result.summary, "folder": folder, "report": page}) if json else closing(result, folder, page)
+
+
+def _forms(figures: str, report: bool) -> tuple[str, ...]:
+    """Return the formats of figures as files."""
+    wanted = forms(figures)
+    if wanted and not report:
+        raise ConfigError("--figures go with the report page; leave --no-report out")
+    return wanted
 
 
 def _config(method: str, words: Sequence[str], options: Sequence[Mapping[str, Any]]) -> Config:

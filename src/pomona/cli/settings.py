@@ -143,6 +143,10 @@ def _kind(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(kinds))
     if allowed := what.get("enum", [what["const"]] if "const" in what else None):
         return ", ".join(map(str, allowed))
+    return _of_type(what, known)
+
+
+def _of_type(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     match what.get("type"):
         case "array":
             return f"list: {_kind(what.get('items') or _first(what), known)}"

@@ -12,7 +12,7 @@ from pomona import personal
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.shared_rows import SharedRows
 from pomona.federation.transport import LocalTransport
-from pomona.metrics.best_round import Point, best
+from pomona.metrics.best_round import Best, Point, best
 from pomona.metrics.metric import LOSS
 from pomona.personal import model_card
 from pomona.personal.model_card import Sources
@@ -101,11 +101,15 @@ def _kept(scenario: Scenario, result: Result, client: int) -> str:
     curve = [Point(e.round, _of(e, e.value, client), _of(e, e.loss, client)) for e in validation]
     if not (found := best(curve, result.metric, own=True)):
         return ""
-    by = found.metric
-    at = [e for e in (*validation, *result.curve(*headline, "test")) if e.round == found.round]
-    values = {e.split: _of(e, e.loss if by is LOSS else e.value, client) for e in at}
-    known = [f"{split} {by.number(value)}" for split, value in values.items() if value is not None]
-    return f"The file holds the model of round {found.round}, {by.heading}: {', '.join(known)}."
+    return _said([*validation, *result.curve(*headline, "test")], found, client)
+
+
+def _said(evaluations: Sequence[Evaluation], found: Best, client: int) -> str:
+    """Describe a client's best round by the metric that chose it."""
+    at = [e for e in evaluations if e.round == found.round]
+    values = {e.split: _of(e, e.loss if found.metric is LOSS else e.value, client) for e in at}
+    known = [f"{split} {found.metric.number(value)}" for split, value in values.items() if value is not None]
+    return f"The file holds the model of round {found.round}, {found.metric.heading}: {', '.join(known)}."
 
 
 def _of(evaluation: Evaluation, values: Sequence[float | None], client: int) -> float | None:
