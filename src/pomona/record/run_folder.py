@@ -116,20 +116,16 @@ class RunRecord:
             os.fsync(self._file.fileno())
         return Mark(self._file.tell(), self._written.hexdigest())
 
-    def event(self, kind: str, **facts: Any) -> None:
-        """Append one event; it survives a kill of this process once the call returns.
+    def event(self, kind: str, **fields: Any) -> None:
+        """Append one event, and keep it as a reader finds it; it survives a kill of this process once the call returns.
 
         Raises ConfigError if no reader would accept it.
         """
-        line = json.dumps({"event": kind, **facts}, allow_nan=False)
+        line = json.dumps({"event": kind, **fields}, allow_nan=False)
         try:
-            event = events.read(line)
+            self.events.append(events.read(line))
         except ValueError as fault:
             raise ConfigError(f"this run cannot be recorded: {fault}") from None
-        self._append(line, event)
-
-    def _append(self, line: str, event: Event) -> None:
-        self.events.append(event)
         if self._file and self.folder:
             data = line.encode() + b"\n"
             with writing(self.folder / EVENTS):
@@ -139,8 +135,7 @@ class RunRecord:
 
     def evaluation(self, evaluation: Evaluation, kind: str = "evaluation") -> None:
         """Append a named evaluation."""
-        fields = {key: value for key, value in vars(evaluation).items() if key != "interval" or value}
-        self._append(json.dumps({"event": kind, **fields}, allow_nan=False), (kind, evaluation))
+        self.event(kind, **{key: value for key, value in vars(evaluation).items() if key != "interval" or value})
 
     def unseen(self, evaluation: Evaluation) -> None:
         """Append the evaluation of a client that did not train."""
@@ -151,8 +146,7 @@ class RunRecord:
         for name, values in row.info.items():
             if not np.isfinite(values).all():
                 raise DivergedError(f"round {row.round}: the method's {name} are not finite; lower its rates or lr")
-        fields = {**vars(row), "info": {name: values.tolist() for name, values in row.info.items()}}
-        self._append(json.dumps({"event": "round", **fields}, allow_nan=False), ("round", row))
+        self.event("round", **{**vars(row), "info": {name: values.tolist() for name, values in row.info.items()}})
 
     def answers(self, answers: Mapping[int, Answers], groups: Mapping[int, NDArray[np.int64]] | None = None) -> None:
         """Store the evaluated models' predictions on the test samples by client, and the groups of these samples."""
