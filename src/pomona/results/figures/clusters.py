@@ -32,12 +32,12 @@ Norm: TypeAlias = tuple[int, float, float]
 """A round, and the norms of a cluster's mean and largest update in it."""
 
 
-def figures(series: Series, shown: dict[str, Series]) -> list[ReportFigure]:
-    """Draw the clusters over the rounds, if there ever were two, and the norms if they are among ``shown``."""
-    updates, norms = (shown.get(name) for name in NORMS)
-    if updates is None or norms is None or updates.values.shape[2] != 1 or norms.values.shape[2] != 2:
+def figures(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
+    """Draw the clusters over the rounds, if there ever were two, and the norms if they are on record."""
+    updates, means = (norms.get(name) for name in NORMS)
+    if updates is None or means is None or updates.values.shape[2] != 1 or means.values.shape[2] != 2:
         return [clusters(series.thinned())]
-    return [*([clusters(series.thinned())] if len(ever(series)) > 1 else []), splits(series, updates, norms)]
+    return [*([clusters(series.thinned())] if len(ever(series)) > 1 else []), splits(series, updates, means)]
 
 
 def ever(series: Series) -> list[int]:

@@ -38,18 +38,24 @@ def learned(runs: list[Run]) -> list[ReportFigure]:
 
 def figures(run: Run) -> list[ReportFigure]:
     """Draw all figures of one run's quantities, in the order of the record."""
+    own, aside = quantities(run)
+    return [picture for series in own for picture in _drawn(series, aside)]
+
+
+def quantities(run: Run) -> tuple[list[Series], dict[str, Series]]:
+    """Return the quantities with figures of their own, and by name the norms that the figure of clusters shows."""
     shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
     clustered = any(series.quantity.kind == "clusters" for series in shown.values())
-    own = [series for name, series in shown.items() if not (clustered and name in clusters.NORMS)]
-    return [picture for series in own for picture in _drawn(series, shown)]
+    aside = {name: shown.pop(name) for name in clusters.NORMS if name in shown} if clustered else {}
+    return list(shown.values()), aside
 
 
-def _drawn(series: Series, shown: dict[str, Series]) -> list[ReportFigure]:
+def _drawn(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
     match series.quantity.kind:
         case "matrix":
             return relationships.figures(series)
         case "clusters":
-            return clusters.figures(series, shown)
+            return clusters.figures(series, norms)
         case "values":
             return client_values.figures(series)
         case "epochs":

@@ -17,8 +17,8 @@ from pomona.results.figures import clusters, partition
 from pomona.results.figures.classification import DRAWN, class_names, pooled_confusion
 from pomona.results.figures.client_values import course
 from pomona.results.figures.curves import megabytes_sent, penalty, place
-from pomona.results.figures.sections import ASIDE
-from pomona.results.figures.series import MATRIX, Series, order, recorded, too_large
+from pomona.results.figures.sections import quantities
+from pomona.results.figures.series import MATRIX, Series, order, too_large
 from pomona.results.gain_presentation import Gained, gained
 from pomona.results.look import MARKERS, Look
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, records, views
@@ -202,11 +202,10 @@ def _view(curve: list[Evaluation], n: int) -> Json:
 
 def _learned(run: Run) -> list[Json]:
     """Return the quantities in the run's ``info``, in order of appearance."""
-    shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
-    split = any(series.quantity.kind == "clusters" for series in shown.values())
-    own = [series for name, series in shown.items() if not (split and name in clusters.NORMS)]
+    own, aside = quantities(run)
     found = [one for series in own if (one := _told(series, clients(run)))]
-    return [*found, _norms(shown)] if split and shown.keys() >= set(clusters.NORMS) else found
+    split = next((series for series in own if series.quantity.kind == "clusters"), None)
+    return [*found, _norms(split, aside)] if split and len(aside) == len(clusters.NORMS) else found
 
 
 def _told(series: Series, n: int) -> Json | None:
@@ -247,10 +246,9 @@ def _epochs(series: Series) -> Json | None:
     return None if found is None else {**words, "values": pack(found.losses), "stage": found.stage}
 
 
-def _norms(shown: dict[str, Series]) -> Json:
+def _norms(own: Series, aside: dict[str, Series]) -> Json:
     """Return CFL's norms by cluster, with the thresholds of a split."""
-    own = next(series for series in shown.values() if series.quantity.kind == "clusters")
-    updates, norms = (shown[name] for name in clusters.NORMS)
+    updates, norms = (aside[name] for name in clusters.NORMS)
     measured = {c: clusters.points(own, norms, c) for c in clusters.ever(own)}
     return {
         "name": "norms",
