@@ -188,7 +188,7 @@ def client_place(word: str, names: Sequence[str]) -> int:
 
 
 def _meanings(word: str, names: Sequence[str]) -> tuple[int | None, int | None, bool]:
-    """Return the client of a name, the client at a place, and whether a number could be meant as either."""
+    """Return the client of a name, the client at a place, and whether a number is ambiguous."""
     kind, _, rest = word.partition(":")
     kind, given = (kind, rest) if kind in ("name", "place") else ("", word)
     named = names.index(given) if kind != "place" and given in names else None

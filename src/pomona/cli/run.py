@@ -95,7 +95,7 @@ def _forms(figures: str, report: bool) -> tuple[str, ...]:
 
 
 def _config(method: str, words: Sequence[str], options: Sequence[Mapping[str, Any]]) -> Config:
-    """Return the settings of a run of one method, named by the command line or by its first file."""
+    """Return the settings of a run; the command line or its first file names the method."""
     if Path(method).suffix == ".toml":
         config = config_of((method, *words), *options)
         if "method" not in config.model_fields_set:
@@ -194,7 +194,7 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
 
 
 def _means(result: Result, figures: Mapping[str, Any]) -> str:
-    """The metric, mean over clients: in the last round, and at the best rounds on validation and on test."""
+    """The metric, mean over clients: in the last round and in the best ones."""
     metric, best = result.metric, figures["best_validation"]
     chosen_by = metric_named(figures.get("chosen_by") or metric.name)
     by = "" if chosen_by == metric else f" by {chosen_by.title}"

@@ -1,4 +1,4 @@
-"""The scores of one client: one record from the client through the server to the record of the run."""
+"""The scores of one client: one record from the client to the record of the run."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,7 +16,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Score:
     """One client's scores for one named model on one split; None if its samples do not define them.
 
-    Creating one checks nothing. Wherever one comes from a message or a file, Pydantic checks it by these types.
+    Creating one checks nothing. Where one comes from a message or a file, Pydantic checks it by
+    these types.
 
     Attributes:
         model: "personal", "global" or "local".

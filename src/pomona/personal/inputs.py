@@ -1,4 +1,4 @@
-"""Samples for a model from files, read by the readers of training data, with the same rules and errors.
+"""Samples for a model, read by the readers of training data, with the same rules and errors.
 
 The columns of a table are matched to the model's by name if both have names, else by order.
 """

@@ -139,7 +139,7 @@ def _about(scenario: Scenario, path: Path, done: int) -> Rows:
 
 
 def _measured(config: Config, number: int | None, kept: str) -> str:
-    """Describe which model the metrics are of; ``kept``: the round and metrics of another one in the file."""
+    """Describe the model that was measured; ``kept``: round and metrics of another in the file."""
     model, when = config.method.method().card.headline
     moment = "as received, before local training" if when == "received" else "after local training"
     own = config.keep == "own_best"

@@ -128,7 +128,10 @@ def _each_seed(runs: Result | Sequence[Result]) -> list[Result]:
 
 
 def _defined(metric: Metric, task: Task, runs: Sequence[Result]) -> bool:
-    """Return whether predictions determine the metric: not a loss of the user's own, nor one in the network's units."""
+    """Return whether predictions determine the metric.
+
+    They do not determine a loss of the user's own, nor one in the network's units.
+    """
     minimised = all(map(_standard, runs)) and not task.standardised
     return metric.name in task.measures and (metric != LOSS or minimised)
 
@@ -199,7 +202,7 @@ def _of_client(
 
 
 def _groups(run: Result, client: int, samples: int) -> NDArray[np.int64] | None:
-    """Return the group of each test sample; None if unknown. Raises DataError if they are not as many."""
+    """Return the group of each test sample; None if unknown. Raises DataError if some are missing."""
     groups = run.groups(client)
     if groups is not None and len(groups) != samples:
         raise DataError(f"{run.folder}: the groups of client {client} do not fit its answers; run the federation again")

@@ -1,4 +1,4 @@
-"""Rows of a record, rounds and evaluations, and of its CSV views, ``rounds.csv`` and ``clients.csv``.
+"""Rows of a record (rounds, evaluations), and of its views ``rounds.csv`` and ``clients.csv``.
 
 Creating a row checks nothing; ``record.events`` checks one from a file by the types of its fields.
 """
@@ -36,11 +36,11 @@ Values = tuple[Measured | None, ...]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of some clients for one named model on one split in a round: a column for each field of a ``Score``.
+    """The scores of clients for one named model on one split in a round.
 
-    The round of a received model is that of the uploads it was built from; round 0 is the initial model. ``value`` is
-    the run's ``metric``; the accuracy, else the loss, if no metric is named. ``interval`` is empty if none were
-    computed.
+    There is a column for each field of a ``Score``. The round of a received model is that of the
+    uploads it was built from; round 0 is the initial model. ``value`` is the run's ``metric``; the
+    accuracy, else the loss, if no metric is named. ``interval`` is empty if none were computed.
 
     >>> two = {"clients": (0, 1), "samples": (10, 30), "loss": (0.9, 0.1), "accuracy": (0.5, 1.0)}
     >>> evaluation = Evaluation(round=3, model="personal", when="trained", split="test", **two)
@@ -68,7 +68,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, number: int, scores: Mapping[int, Score], metric: Metric) -> "Evaluation":
-        """Return the evaluation of at least one client in a round from scores for one model on one split, by client."""
+        """Return the evaluation of a round from scores, by client, for one model on one split."""
         each = list(scores.values())
         intervals = tuple(score.interval for score in each)
         return cls(

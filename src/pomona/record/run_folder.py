@@ -1,4 +1,4 @@
-"""A run's folder: events are written immediately, their views at the end; all is validated when read back."""
+"""A run's folder: events are written at once, views at the end; reading validates everything."""
 
 import hashlib
 import json
@@ -117,9 +117,9 @@ class RunRecord:
         return Mark(self._file.tell(), self._written.hexdigest())
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Append one event, and keep it as a reader finds it; it survives a kill of this process once the call returns.
+        """Append one event, which survives a kill of this process once the call returns.
 
-        Raises ConfigError if no reader would accept it.
+        It is kept as a reader finds it. Raises ConfigError if no reader would accept it.
         """
         line = json.dumps({"event": kind, **fields}, allow_nan=False)
         try:

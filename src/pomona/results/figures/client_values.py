@@ -1,6 +1,6 @@
-"""Figures of per-client quantities, such as APFL's α or the gates of layers, and of ALA's weight learning.
+"""Figures of per-client quantities, such as APFL's α or the gates of layers.
 
-Weight learning: the loss by epoch, as in FedALA's figure 3.
+The loss of ALA's weight learning is drawn by epoch, as in FedALA's figure 3.
 """
 
 from collections.abc import Iterator, Mapping
@@ -67,7 +67,10 @@ def course(run: Run, name: str) -> Course | None:
 
 
 def _counted(row: RoundRow, name: str) -> Iterator[tuple[int, NDArray[np.float64], float]]:
-    """Yield each client, its losses and how many of them count; a record may use the name for any other quantity."""
+    """Yield each client, its losses and how many of them count.
+
+    A record may use the name for any other quantity.
+    """
     losses, counts = row.info.get(name), row.info.get(COUNT)
     if losses is not None and counts is not None and losses.ndim == 2 and counts.shape == (len(row.cohort),):
         yield from zip(row.cohort, losses, counts, strict=True)
@@ -243,7 +246,7 @@ def _explained(series: Series) -> str:
 
 
 def _spoken_values(series: Series, names: list[str]) -> str:
-    """Describe the course of the means over clients, and the clients with the extremes at the end."""
+    """Describe the means over clients over the rounds, and the extremes at the end."""
     run, rounds, values = series.run, series.rounds, series.values
     level = uniform(values[-1:])
     first, last = np.nanmean(values[0], axis=0), np.nanmean(values[-1], axis=0)

@@ -65,7 +65,7 @@ def _over_seeds(runs: list[Run]) -> str:
 
 
 def _ranking(run: Run, found: Gained | None) -> tuple[str, Mapping[int, float]]:
-    """Return by what clients are sorted, and client -> a number where more is better: its gain, else its value."""
+    """Return by what clients are sorted, and client -> its gain, else its value; more is better."""
     if found and found.differences:
         return "gain", found.differences
     return run.metric.title, {c: run.metric.goodness(v) for c, v in run.values.items()}
@@ -132,7 +132,7 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
 
 
 def _scaled_gains(found: Gained) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the clients' gains (n,) in display units, and the distances (2, n) to the ends of their intervals."""
+    """Return gains (n,) in display units, and distances (2, n) to the ends of their intervals."""
     scaled, intervals = found.run.metric.scaled, dict(enumerate(found.clients))
     x = np.array([scaled(difference) for difference in found.differences.values()])
     ends = x[:, None].repeat(2, axis=1)

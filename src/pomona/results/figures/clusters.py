@@ -33,7 +33,7 @@ Norm: TypeAlias = tuple[int, float, float]
 
 
 def figures(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
-    """Draw the clusters over the rounds, if there ever were two, and the norms if they are on record."""
+    """Draw the clusters over the rounds, if there ever were two, and the recorded norms."""
     updates, means = (norms.get(name) for name in NORMS)
     if updates is None or means is None or updates.values.shape[2] != 1 or means.values.shape[2] != 2:
         return [clusters(series.thinned())]
@@ -148,7 +148,7 @@ def _rule(run: Run, bounds: tuple[float, float]) -> str:
 def _norms(
     series: Series, updates: Series, measured: dict[int, list[Norm]], bounds: tuple[float, float] | None
 ) -> "Figure":
-    """Draw the norms of mean updates on the left, those of the largest and of each client's own on the right."""
+    """Draw norms: of mean updates on the left, of the largest and of clients' own on the right."""
     own, known = updates.values[:, :, 0], ever(series)
     figure, axes = panels(9.5, 3.6, columns=2)
     left, right = axes[0]

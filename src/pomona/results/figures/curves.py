@@ -189,7 +189,7 @@ def megabytes_sent(run: Run) -> list[float]:
 
 
 def _sent_until(run: Run) -> list[tuple[float, float, Evaluation]]:
-    """Return megabytes sent so far, value, and the evaluation, for each test of the headline model."""
+    """Return (megabytes sent so far, value, evaluation) for each test of the headline model."""
     sent = dict(zip((r.round for r in run.result.rounds), megabytes_sent(run), strict=True))
     return [(sent[e.round], e.mean, e) for e in run.test if e.mean is not None and e.round in sent]
 

@@ -124,7 +124,7 @@ def _maps(series: Series, sequence: list[int], look: Mapping[str, Any], end: str
 
 
 def _mark_groups(ax: Any, series: Series, sequence: list[int]) -> None:
-    """Frame the true groups, and dot the clients with the group of a client's test samples if that is another."""
+    """Frame the true groups; dot the clients of the group of a client's test samples, if another."""
     from matplotlib.patches import Rectangle
 
     look: dict[str, Any] = {"fill": False, "edgecolor": DARK, "linewidth": 1.6}

@@ -43,7 +43,7 @@ def figures(run: Run) -> list[ReportFigure]:
 
 
 def quantities(run: Run) -> tuple[list[Series], dict[str, Series]]:
-    """Return the quantities with figures of their own, and by name the norms that the figure of clusters shows."""
+    """Return the quantities with own figures, and by name the norms that the clusters' figure shows."""
     shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
     clustered = any(series.quantity.kind == "clusters" for series in shown.values())
     aside = {name: shown.pop(name) for name in clusters.NORMS if name in shown} if clustered else {}

@@ -1,4 +1,4 @@
-"""Figures that the page shows as pictures: survival by predicted risk, and masks with truth and prediction.
+"""Figures that the page shows as pictures: survival by predicted risk, and masks.
 
 Survival: Kaplan-Meier curves of all clients' test samples with low, medium and high risk. Masks: each client's best and
 worst test image.

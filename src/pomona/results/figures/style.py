@@ -1,4 +1,4 @@
-"""House style of the Matplotlib figures, and elements shared by several: axes, legends, labels of curves."""
+"""House style of the Matplotlib figures, and what several share: axes, legends, labels of curves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -107,7 +107,7 @@ def bare(ax: Any) -> None:
 
 
 def named(axis: Any, names: Sequence[str], most: int, **look: Any) -> None:
-    """Label the places 0, 1, ... of an axis with names; not at all if there are more than ``most``."""
+    """Label the places 0, 1, ... of an axis with names; not if there are more than ``most``."""
     axis.set_ticks(range(len(names)), names, **look) if len(names) <= most else axis.set_ticks([])
 
 

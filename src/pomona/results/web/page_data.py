@@ -116,7 +116,7 @@ def _run(run: Run, runs: list[Run]) -> Json:
 
 
 def _compared(run: Run, runs: list[Run]) -> Json:
-    """Return what is compared, for several seeds their mean, and the gain over local training if it is shown.
+    """Return what is compared (for several seeds their mean) and its gain over local training.
 
     The gain of several seeds is shown once, with the first of them.
     """
