@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from pomona import experiments
-from pomona.experiments.packaged_suites import suite_file
+from pomona.experiments.suite import suite_file
 
 SUITE = suite_file("choose-a-method")
 ALONE = "separate"

@@ -10,7 +10,7 @@ import tomli_w
 
 import pomona
 from pomona.core.errors import ConfigError, QuorumError
-from pomona.experiments.cell_metrics import figures
+from pomona.experiments.job import figures
 from pomona.metrics.classification import wilson
 from pomona.models.weights import read as weights_of
 from pomona.personal import PersonalModel

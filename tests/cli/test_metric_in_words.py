@@ -15,7 +15,7 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_summary import diverging, summarise
 from pomona.results import table as result_table
-from pomona.results.tables.runs import run_table
+from pomona.results.summary_table import run_table
 
 CLIENTS = ("Nord", "Kids")
 

@@ -15,8 +15,7 @@ from pomona.experiments import load, run
 from pomona.experiments.bench_table import at_the_edge
 from pomona.experiments.grid import plan
 from pomona.experiments.job import Failure, JobState
-from pomona.experiments.packaged_suites import suites
-from pomona.experiments.suite import read_suite
+from pomona.experiments.suite import read_suite, suites
 from pomona.results.web.comparison_page import TEXT
 from pomona.results.web.comparison_page import write as write_page
 from pomona.storage.run_status import Status, write_status
@@ -84,7 +83,7 @@ def test_a_part_is_tabulated_and_what_is_left_is_named(call, tmp_path):
     code, said, err = call(*words)
     assert (code, err) == (0, "")
     assert "2 finished" in said
-    assert left in said
+    assert (said.count(left), said.count("written  ")) == (1, 1)
     assert not any(other in said for other in ("waiting", "data missing", "gone"))
     code, said, _ = call(*words, "--json")
     assert json.loads(said)["rows"] == made.part(**part).rows == [made.rows[0], made.rows[2]]
@@ -182,16 +181,19 @@ def test_an_unknown_suite_is_named_with_those_like_it(call):
     assert "no file and no suite 'digit'; did you mean digits" in err
 
 
-@pytest.mark.parametrize("part", [(), ("--methods", "separate")], ids=["whole", "behind-an-option"])
-def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path, part):
-    """They win over scenario, method, size and search; what they set is not searched. Behind names they are settings, too."""
+def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):
+    """They win over scenario, method, size and search; what they set is not searched."""
     path, out = suite_file(tmp_path, changed(seeds=[0], method={"separate": {"batch_size": 8}})), tmp_path / "out"
-    code, _, err = call(path, *part, "rounds=1", "batch_size=32", "lr=0.1", "--out", out, "--jobs", "1")
+    words = ("rounds=1", "batch_size=32", "lr=0.1")
+    code, _, err = call(path, *words, "--out", out, "--jobs", "1")
     assert code == 0, err
-    results = json.loads((out / "results.json").read_text())
-    (made,) = results["results"]
+    (made,) = json.loads((out / "results.json").read_text())["results"]
     assert (made["settings"]["rounds"], made["settings"]["batch_size"], made["settings"]["lr"]) == (1, 32, 0.1)
     assert made["search"] == []
+    # Behind names they are settings, too.
+    _, plain, _ = call(path, *words, "--explain", "--json")
+    _, behind, _ = call(path, "--methods", "separate", *words, "--explain", "--json")
+    assert json.loads(behind) == json.loads(plain)
     code, _, err = call(path, "rouns=1", "--out", tmp_path / "other")
     assert code == 2
     assert "did you mean rounds" in err
@@ -199,9 +201,10 @@ def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path, part):
 
 def test_a_name_with_an_equals_sign_is_a_name(call, tmp_path):
     suite = changed(points=1, seeds=[0], search={}, base={"lr": 0.1}, method={"mu=0": {"method": "separate"}})
-    code, said, err = call(suite_file(tmp_path, suite), "--methods", "mu=0", "rounds=1", "--out", tmp_path / "out")
+    code, said, err = call(suite_file(tmp_path, suite), "--methods", "mu=0", "rounds=1", "--explain", "--json")
     assert code == 0, err
-    assert "1 finished" in said
+    (cell,) = json.loads(said)
+    assert (cell["method"], cell["settings"]["rounds"]) == ("mu=0", 1)
 
 
 def test_explain_says_what_would_be_run_and_runs_nothing(call, tmp_path, monkeypatch):

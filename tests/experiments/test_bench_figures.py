@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pomona.experiments.cell_metrics import figures, seconds
+from pomona.experiments.job import figures, seconds
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import load

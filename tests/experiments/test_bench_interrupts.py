@@ -12,8 +12,8 @@ from bench_suites import command, ended, started, wait_for
 
 from pomona.core.errors import WorkerError
 from pomona.core.rng import stream
-from pomona.experiments import process_pool
-from pomona.experiments.process_pool import ProcessPool, WorkerProcess
+from pomona.experiments import executors
+from pomona.experiments.executors import ProcessPool, WorkerProcess
 from pomona.experiments.runner import postponed
 
 
@@ -75,7 +75,7 @@ def test_in_another_thread_nothing_is_postponed_and_nothing_fails():
 def test_a_worker_that_is_just_being_started_is_ended_too(monkeypatch):
     """The first start takes as long as PyTorch's import; a bench that ends meanwhile must neither fail nor wait for a job."""
     begun, go, told = Event(), Event(), []
-    start = process_pool.CONTEXT.Process.start
+    start = executors.CONTEXT.Process.start
 
     def slow(process):
         begun.set()
@@ -88,7 +88,7 @@ def test_a_worker_that_is_just_being_started_is_ended_too(monkeypatch):
         except WorkerError as fault:
             told.append(str(fault))
 
-    monkeypatch.setattr(process_pool.CONTEXT.Process, "start", slow)
+    monkeypatch.setattr(executors.CONTEXT.Process, "start", slow)
     lane = WorkerProcess()
     thread = Thread(target=job)
     thread.start()
@@ -101,14 +101,14 @@ def test_a_worker_that_is_just_being_started_is_ended_too(monkeypatch):
 
 
 def test_a_worker_that_cannot_be_started_costs_its_own_job_only(monkeypatch):
-    start, faults = process_pool.CONTEXT.Process.start, [EOFError("unexpected EOF")]
+    start, faults = executors.CONTEXT.Process.start, [EOFError("unexpected EOF")]
 
     def once(process):
         if faults:
             raise faults.pop()
         start(process)
 
-    monkeypatch.setattr(process_pool.CONTEXT.Process, "start", once)
+    monkeypatch.setattr(executors.CONTEXT.Process, "start", once)
     with ProcessPool(1) as workers:
         first, second = workers.submit(pow, 2, 5), workers.submit(pow, 2, 6)
         with pytest.raises(WorkerError, match="cannot be started"):
@@ -126,7 +126,7 @@ def test_ctrl_c_is_blocked_in_workers_from_their_first_moment_on():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_bench_interrupts import blocked\n"
-        "from pomona.experiments.process_pool import ProcessPool\n"
+        "from pomona.experiments.executors import ProcessPool\n"
         "if __name__ == '__main__':\n"
         "    with ProcessPool(1) as lanes:\n"
         "        print(lanes.submit(blocked).result(), blocked())\n"

@@ -13,8 +13,7 @@ from bench_suites import HANGS, command, ended, outcome, run_here, run_until_kil
 
 from pomona.core.errors import ConfigError, WorkerError
 from pomona.core.rng import stream
-from pomona.experiments.dask_cluster import cluster
-from pomona.experiments.process_pool import ProcessPool
+from pomona.experiments.executors import ProcessPool, cluster
 
 
 @pytest.mark.slow

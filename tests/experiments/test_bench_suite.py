@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.experiments.bench_results import _settings
-from pomona.experiments.grid import digest, plan
-from pomona.experiments.packaged_suites import suites
-from pomona.experiments.suite import SIZES, SizePart, read_suite
-from pomona.experiments.tuning import choose, points
+from pomona.experiments.grid import choose, digest, plan, points
+from pomona.experiments.suite import SIZES, SizePart, read_suite, suites
 
 SUITES = list(suites().values())
 

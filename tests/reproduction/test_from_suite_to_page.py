@@ -38,7 +38,16 @@ def test_table_1_of_apple_at_size_smoke_from_suite_to_page(tmp_path):
     suite["reference"] = str(FOLDER / suite["reference"])
     suite["size"]["smoke"] |= {"scenarios": COLUMNS, "methods": ROWS}
     (tmp_path / SUITE.name).write_text(tomli_w.dumps(suite))
-    code, _, err = pomona("bench", tmp_path / SUITE.name, "--size", "smoke", "--out", tmp_path / "bench")
+    code, _, err = pomona(
+        "bench",
+        tmp_path / SUITE.name,
+        "rounds=1",
+        "data.train_limit=300",
+        "--size",
+        "smoke",
+        "--out",
+        tmp_path / "bench",
+    )
     assert (code, err.splitlines()[-1].split(" ")[1]) == (0, "of"), err  # the last line of progress
     made = json.loads((tmp_path / "bench" / "results.json").read_text())
     states = {scenario: [r["state"] for r in made["results"] if r["scenario"] == scenario] for scenario in COLUMNS}

@@ -1,15 +1,15 @@
 """The papers' numbers have a suite, and every number of a table its run."""
 
 import pytest
-from paper_suites import FOLDER, SUITES, suite
+from paper_suites import FOLDER, SUITES, planned, suite
 
 from pomona.core.toml import flat
-from pomona.experiments.grid import plan
 from pomona.experiments.reference import AVERAGES, read_reference
 from pomona.experiments.suite import SIZES
 from pomona.privacy.releases import check
 from pomona.results.comparison import Printed
 from pomona.results.tables.comparison_tables import as_printed
+from suites_listed import assert_runs, listed
 
 NUMBERS = sorted((FOLDER / "numbers").glob("*.toml"))
 TABLES = {"apple": 3, "fedamp": 3, "fedala": 4, "fedfomo": 6, "pgfed": 1}
@@ -35,12 +35,19 @@ def test_a_suite_names_its_papers_numbers_and_methods(path):
         assert expected.label == "paper"
 
 
+def test_every_suite_is_listed_with_its_runs():
+    rows = listed((FOLDER / "README.md").read_text(encoding="utf-8"))
+    assert rows.keys() == {path.stem for path in SUITES}
+    for name, row in rows.items():
+        assert_runs(row, suite(name), lambda size, name=name: planned(name, size))
+
+
 @pytest.mark.parametrize("path", SUITES, ids=lambda p: p.stem)
 def test_every_size_resolves(path):
     known = suite(path.stem)
     for size in SIZES:
         part = known.sized(size)
-        groups = plan(known, size)
+        groups = planned(path.stem, size)
         assert len(groups) == len(known.pairs(size))
         for group in groups:
             assert all(len(row) == len(part.seeds) for row in group.finals)

@@ -7,8 +7,7 @@ from paper_suites import SUITES
 
 from pomona.config import Config
 from pomona.data.dataset import Dataset
-from pomona.experiments.packaged_suites import suites
-from pomona.experiments.suite import SIZES, read_suite
+from pomona.experiments.suite import SIZES, read_suite, suites
 from pomona.partition import DATA_KEYS, divide, latent
 from pomona.partition.partition import Partition
 from representatives import representatives

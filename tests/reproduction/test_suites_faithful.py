@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from paper_suites import SUITES, cells, suite
+from paper_suites import SUITES, cells, planned, suite
 
 from pomona.experiments.grid import plan
 from pomona.experiments.suite import SIZES
@@ -24,7 +24,7 @@ def test_fedamps_cloud_models_are_convex_combinations_in_every_run(file):
 @pytest.mark.parametrize("table", [1, 2, 3])
 @pytest.mark.parametrize("size", ["cpu", "full"])
 def test_fedamps_scale_is_searched_and_every_search_is_as_long(table, size):
-    groups = plan(suite(f"fedamp-table{table}"), size)
+    groups = planned(f"fedamp-table{table}", size)
     tried = {g.method: {p.get("method.sigma") for p in g.points} for g in groups if g.method == "fedamp"}
     assert tried == {"fedamp": {10.0, 25.0, 100.0}}
     assert {len(g.points) for g in groups} == {1, 3}
@@ -76,7 +76,7 @@ def test_fedalas_figure_3_learns_weights_for_six_epochs_in_each_round():
 
 
 def test_apples_appendix_b3_is_searched_for_every_row_of_table_1():
-    groups = plan(suite("apple-table1"), "full")
+    groups = planned("apple-table1", "full")
     grid = {(lr, decay) for lr in (0.01, 0.001, 0.0001) for decay in (1.0, 0.9964, 0.9)}
     assert {(g.method, frozenset((p["lr"], p["lr_decay"]) for p in g.points)) for g in groups} == {
         (m, frozenset(grid)) for m in suite("apple-table1").method

@@ -14,7 +14,7 @@ from pomona.record.rows import Evaluation
 from pomona.results.gain_presentation import Gained, evidence, of_fewer
 from pomona.results.run_numbers import runs
 from pomona.results.text.cautions import cautions
-from pomona.results.text.course import worse_since
+from pomona.results.text.narrative import worse_since
 from pomona.results.text.verdicts import verdicts
 from pomona.results.web.report_page import client_tables
 from pomona.tasks import TASKS

@@ -17,7 +17,7 @@ from pomona.results import table
 from pomona.results.figures import series
 from pomona.results.run_numbers import runs
 from pomona.results.tables.outcomes import MOST_ROWS
-from pomona.results.text.evidence import rests_on
+from pomona.results.text.narrative import rests_on
 from pomona.results.web import page_data
 from pomona.results.web.page_data import left_out, payload
 from pomona.results.web.report_page import bounded, client_tables, page

@@ -17,8 +17,7 @@ from pomona.results.gain_presentation import by_client, gained
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables
 from pomona.results.text.cautions import cautions
-from pomona.results.text.evidence import rests_on
-from pomona.results.text.narrative import setup, title
+from pomona.results.text.narrative import rests_on, setup, title
 from pomona.results.text.verdicts import verdicts
 from pomona.results.web.page_data import payload
 

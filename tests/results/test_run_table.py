@@ -5,7 +5,7 @@ import pytest
 import pomona
 from pomona.cli import main
 from pomona.config import resolve
-from pomona.results.tables.runs import run_table
+from pomona.results.summary_table import run_table
 
 
 def row(run, *, metric="accuracy", loss_name="auto", headline=True, **given):

@@ -65,7 +65,7 @@ class SearchTerms(Settings):
     @property
     def trials(self) -> tuple[Mapping[str, Any], ...]:
         """The points to try, drawn as a bench draws them."""
-        from pomona.experiments.tuning import points  # imported late: it loads PyTorch
+        from pomona.experiments.grid import points  # imported late: it loads PyTorch
 
         return points(self.space, self.points, self.seed, "search")
 

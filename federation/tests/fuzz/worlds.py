@@ -34,12 +34,16 @@ PRIVATE = {
 }  # fmt: skip
 SUITE = {
     "title": "Two methods",
+    "reference": {
+        "title": "a table", "average": "last", "settings": {"rounds": 20},
+        "scenario": {"iid": {"numbers": {"FedAvg": {"value": 95.7, "std": 0.1, "note": "n"}}}},
+    },
     "points": 2,
     "search": {"lr": [0.1, 0.3]},
     "base": {k: v for k, v in SMALL.items() if k not in ("method", "lr", "workers")},
     "scenario": {"iid": {}},
     "method": {"separate": {}, "fedavg": {"search": {"method": {}}}},
-}
+}  # fmt: skip
 ROGUE = 11  # the node of silo-1
 
 

@@ -22,12 +22,11 @@ from pomona.core.toml import Tree
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.bench_results import RESULTS, TIMING
 from pomona.experiments.bench_table import at_the_edge, grid, heading, reasons, still_to_run, values
-from pomona.experiments.dask_cluster import cluster
+from pomona.experiments.executors import cluster
 from pomona.experiments.grid import Group
 from pomona.experiments.grid import plan as plan_of
 from pomona.experiments.job import JobState
-from pomona.experiments.packaged_suites import suite_file, suites
-from pomona.experiments.suite import Size, Suite
+from pomona.experiments.suite import Size, Suite, suite_file, suites
 from pomona.results.figures.figure import forms
 from pomona.storage.run_status import read_status
 
@@ -262,12 +261,9 @@ def _closing(made: Bench, left: str, page: Path | None, json: bool) -> None:
     title = f"{heading(made.results)}, mean over clients in the round best on validation, ± over seeds (how many)"
     print_table(grid(made.results, cells, title))
     for reason, (first, *others) in reasons(made.results).items():
-        print(f"{first}{f' and {len(others)} more' if others else ''}: {reason}")
+        more = f" and {len(others)} more" if others else ""
+        print(f"{first}{more}: {reason}")
     print(", ".join(f"{n} {state}" for state, n in made.counts.items()))
-    for text in (at_the_edge(made.results), left):
-        if text:
-            print(text)
-    print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}")
-    if left:
-        print(left)
+    for text in filter(None, (at_the_edge(made.results), left)):
+        print(text)
     print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}{f', report {page}' if page else ''}")

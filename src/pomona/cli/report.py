@@ -33,8 +33,8 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     from pomona.core.table import markdown as as_markdown
     from pomona.results import table as result_table
     from pomona.results.run_numbers import runs as prepare
-    from pomona.results.tables.runs import run_table
-    from pomona.results.text.evidence import rests_on
+    from pomona.results.summary_table import run_table
+    from pomona.results.text.narrative import rests_on
 
     if latex + markdown + json > 1:
         raise ConfigError("--latex, --markdown and --json are three forms of one table; give one")

@@ -18,11 +18,10 @@ from pomona.core.errors import StorageError
 from pomona.core.files import content
 from pomona.core.toml import Tree, flat
 from pomona.experiments import bench_table
-from pomona.experiments.grid import Cell, Group
+from pomona.experiments.grid import RULE, Cell, Group
 from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
 from pomona.experiments.suite import Size, Suite, branch
-from pomona.experiments.tuning import RULE
 from pomona.federation.checkpointing import LOCAL
 from pomona.methods import is_known, resolve
 from pomona.metrics.client_statistics import spread
@@ -88,25 +87,30 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
         "size": size,
         "seeds": list(part.seeds or ()),
         "tuning": {"points": part.points, "seed": suite.search_seed, "rule": RULE},
-        "scenarios": {
-            name: {"title": column.title}
-            for name, column in suite.scenario.items()
-            if name in {g.scenario for g in groups}
-        },
-        "methods": {
-            name: {
-                "row": row.row,
-                "presentation": _presentation(name),
-                "space": {k: list(v) for k, v in suite.space(size, name).items()},
-            }
-            for name, row in suite.method.items()
-            if name in {g.method for g in groups}
-        },
+        "scenarios": _scenarios(suite, {g.scenario for g in groups}),
+        "methods": _methods(suite, size, {g.method for g in groups}),
         "versions": [json.loads(text) for text in sorted(made_with)],
         "results": [_result(group, verdicts) for group in groups],
     }
     timing = {str(folder): list(v.seconds) for folder, v in sorted(own.items()) if v.seconds}
     return Bench(out, json.loads(json.dumps(results, allow_nan=False)), timing)
+
+
+def _scenarios(suite: Suite, wanted: Collection[str]) -> Tree:
+    columns = suite.scenario.items()
+    return {name: {"title": column.title} for name, column in columns if name in wanted}
+
+
+def _methods(suite: Suite, size: Size, wanted: Collection[str]) -> Tree:
+    return {
+        name: {
+            "row": row.row,
+            "presentation": _presentation(name),
+            "space": {key: list(values) for key, values in suite.space(size, name).items()},
+        }
+        for name, row in suite.method.items()
+        if name in wanted
+    }
 
 
 def _presentation(method: str) -> dict[str, str]:
@@ -116,7 +120,8 @@ def _presentation(method: str) -> dict[str, str]:
 
 def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:
     chosen = group.chosen(verdicts)
-    finals = [_cell(c, verdicts[c.folder]) for c in group.finals[chosen]] if chosen is not None else []
+    cells = () if chosen is None else group.finals[chosen]
+    finals = [_cell(c, verdicts[c.folder]) for c in cells]
     trials = [_cell(c, verdicts[c.folder]) for c in group.trials]
     states = [cell["state"] for cell in finals or trials]
     return {
@@ -124,8 +129,8 @@ def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:
         "method": group.method,
         "state": next((s for s in ("waiting", "failed", "data missing") if s in states), "finished"),
         "search": [_tried(trial, cell) for trial, cell in zip(trials, group.trials, strict=True)],
-        "chosen": dict(group.points[chosen]) if chosen is not None else None,
-        "settings": _settings(group.finals[chosen][0]) if chosen is not None else None,
+        "chosen": None if chosen is None else dict(group.points[chosen]),
+        "settings": _settings(cells[0]) if cells else None,
         "cells": finals,
         "over_seeds": {moment: _over_seeds(finals, moment) for moment in MOMENTS},
     }

@@ -68,19 +68,28 @@ def markdown(results: Results) -> str:
     parts = [f"# {results['title']}", _about(results)]
     for moment, words in (("best_validation", "the round best on validation"), ("last", "the last round")):
         parts += [f"{heading(results)}, in {words}:", markdown_grid(grid(results, values(results, moment)))]
-    if any(r["search"] for r in results["results"]):
-        parts += [
-            "Settings chosen, of so many tried:",
-            markdown_grid(grid(results, {(r["method"], r["scenario"]): _choice(r) for r in results["results"]})),
-        ]
-    unfinished = [
-        f"- {reason} ({len(folders)}: {', '.join(f'`{f}`' for f in folders)})"
-        for reason, folders in reasons(results).items()
-    ]
-    parts += ["Without a result:", "\n".join(unfinished)] if unfinished else []
+    parts += [*_choices(results), *_unfinished(results)]
     parts += [text for text in (at_the_edge(results), still_to_run(results)) if text]
     parts += [f"Made with {', '.join(f'{k} {v}' for k, v in made.items())}." for made in results["versions"]]
     return "\n\n".join(parts) + "\n"
+
+
+def _choices(results: Results) -> list[str]:
+    """Return what a search chose, below a heading; empty without a search."""
+    own = results["results"]
+    if not any(r["search"] for r in own):
+        return []
+    cells = {(r["method"], r["scenario"]): _choice(r) for r in own}
+    return ["Settings chosen, of so many tried:", markdown_grid(grid(results, cells))]
+
+
+def _unfinished(results: Results) -> list[str]:
+    """Return why cells have no result, below a heading; empty if all have one."""
+    lines = [
+        f"- {reason} ({len(folders)}: {', '.join(f'`{f}`' for f in folders)})"
+        for reason, folders in reasons(results).items()
+    ]
+    return ["Without a result:", "\n".join(lines)] if lines else []
 
 
 def still_to_run(results: Results) -> str:

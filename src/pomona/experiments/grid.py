@@ -1,17 +1,19 @@
-"""The cells of a bench: every possible run, with resolved settings and its folder."""
+"""The cells of a bench: every possible run, with resolved settings and its folder; and the points of a search."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
+from typing import Any
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
 from pomona.core.toml import flat
 from pomona.experiments.job import JobState
 from pomona.experiments.suite import Point, Size, Suite
-from pomona.experiments.tuning import choose, points
 from pomona.federation.checkpointing import INERT
 
 
@@ -86,13 +88,18 @@ def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
 
     trials = tuple(cell(point, suite.search_seed) for point in tried) if len(tried) > 1 else ()
     for trial in trials:
-        dealt = trial.config.partition and not trial.config.partition.members
-        if not trial.config.data.validation_share and dealt:
-            raise ConfigError(
-                f"scenario {scenario}, method {method}: data.validation_share = 0, but points are chosen by "
-                "validation; raise it, or set points = 1"
-            )
+        _require_validation(trial)
     return Group(scenario, method, tried, trials, tuple(tuple(cell(p, s) for s in part.seeds) for p in tried))
+
+
+def _require_validation(trial: Cell) -> None:
+    """Refuse a search that has no validation samples to choose by."""
+    dealt = trial.config.partition and not trial.config.partition.members
+    if dealt and not trial.config.data.validation_share:
+        raise ConfigError(
+            f"scenario {trial.scenario}, method {trial.method}: data.validation_share = 0, but points are chosen by "
+            "validation; raise it, or set points = 1"
+        )
 
 
 def digest(config: Config) -> str:
@@ -101,3 +108,49 @@ def digest(config: Config) -> str:
     named = {"partition.name": config.partition.name} if config.partition else {}
     own = {k: v for k, v in {**own, **named}.items() if k not in INERT}
     return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+
+
+MOST_POINTS = 2**62  # points of a grid, so that an index fits the generator
+RULE = (
+    "the point with the best mean over clients of the metric on validation data, in its best round, of the method's "
+    "headline model; where those data do not define the metric, with the lowest loss on them; of equally good "
+    "points the first"
+)
+
+
+def points(space: Mapping[str, Sequence[Any]], most: int, seed: int, name: str) -> tuple[Point, ...]:
+    """Draw at most ``most`` points from a grid, in the grid's order; all of a smaller grid.
+
+    Args:
+        space: dotted keys and the values of each; the last key varies fastest.
+        most: the budget, at least 1.
+        seed: of the draw, without replacement.
+        name: the method's, which has its own draw.
+
+    Returns:
+        The points; one empty point for an empty space.
+
+    Raises ConfigError for a grid of more than ``MOST_POINTS``.
+    """
+    size = prod(map(len, space.values()))
+    if size <= most:
+        return tuple(_point(space, i) for i in range(size))
+    if size > MOST_POINTS:
+        raise ConfigError(f"the search of {name} has {size:.1e} points, at most {MOST_POINTS:.1e} are drawn from")
+    drawn = stream(seed, f"tuning {name}").choice(size, most, replace=False)
+    return tuple(_point(space, i) for i in sorted(drawn.tolist()))
+
+
+def _point(space: Mapping[str, Sequence[Any]], number: int) -> Point:
+    """Return the point with an index in the grid's order, without building the grid."""
+    values = {}
+    for key, known in reversed(list(space.items())):
+        number, place = divmod(number, len(known))
+        values[key] = known[place]
+    return {key: values[key] for key in space}
+
+
+def choose(scores: Sequence[float | None]) -> int | None:
+    """Return the first of the highest scores; None if no point has one."""
+    known = [s for s in scores if s is not None]
+    return scores.index(max(known)) if known else None

@@ -121,15 +121,18 @@ class Suite(Settings):
     @model_validator(mode="after")
     def _names(self) -> Self:
         """Check that names used in other parts exist."""
-        sizes, columns, rows = self.size.values(), self.scenario.values(), self.method.values()
-        scenarios = [n for size in sizes for n in (*size.at, *size.scenarios)] + [n for row in rows for n in row.at]
-        methods = [n for size in sizes for n in (*size.methods, *size.search_of)]
-        methods += [*self.own, *(n for column in columns for n in column.methods)]
-        axes = [("scenario", n, list(self.scenario)) for n in scenarios]
-        axes += [("method", n, list(self.method)) for n in methods]
-        for kind, name, known in axes:
-            if name not in known:
-                raise ValueError(f"no {kind} {name!r} in this suite; {near(name, known)}")
+        scenarios, methods = list[str](), list(self.own)
+        for size in self.size.values():
+            scenarios += [*size.at, *size.scenarios]
+            methods += [*size.methods, *size.search_of]
+        for row in self.method.values():
+            scenarios += row.at
+        for column in self.scenario.values():
+            methods += column.methods
+        if fault := _unknown(scenarios, self.scenario, "scenario", "in this suite"):
+            raise ValueError(fault)
+        if fault := _unknown(methods, self.method, "method", "in this suite"):
+            raise ValueError(fault)
         return self
 
     def sized(self, size: Size) -> SizePart:
@@ -145,26 +148,29 @@ class Suite(Settings):
         An empty selection includes all. Raises ConfigError for a name that the size does not have, or if no pair is
         left.
         """
-        part = self.sized(size)
-        found = [
-            (s, m)
-            for s, column in self.scenario.items()
-            for m in self.method
-            if s in (part.scenarios or self.scenario)
-            and m in (part.methods or self.method)
-            and m in (column.methods or self.method)
-        ]
-        axes = [("scenario", n, {s for s, _ in found}) for n in scenarios]
-        axes += [("method", n, {m for _, m in found}) for n in methods]
-        for kind, name, known in axes:
-            if name not in known:
-                raise ConfigError(f"no {kind} {name!r} in this suite at size {size}; {near(name, known)}")
-        left = [(s, m) for s, m in found if s in (scenarios or self.scenario) and m in (methods or self.method)]
+        found = self._pairs(size)
+        where = f"in this suite at size {size}"
+        if fault := _unknown(scenarios, {s for s, _ in found}, "scenario", where):
+            raise ConfigError(fault)
+        if fault := _unknown(methods, {m for _, m in found}, "method", where):
+            raise ConfigError(fault)
+        columns, rows = scenarios or self.scenario, methods or self.method
+        left = [(s, m) for s, m in found if s in columns and m in rows]
         if not left:
             raise ConfigError(
                 f"{self.title}: no method is left in any scenario at size {size}; look at methods = [...]"
             )
         return left
+
+    def _pairs(self, size: Size) -> list[tuple[str, str]]:
+        part = self.sized(size)
+        columns, rows = part.scenarios or self.scenario, part.methods or self.method
+        return [
+            (s, m)
+            for s, column in self.scenario.items()
+            for m in self.method
+            if s in columns and m in rows and m in (column.methods or self.method)
+        ]
 
     def space(self, size: Size, method: str) -> dict[str, tuple[Any, ...]]:
         """Return the grid for tuning a method: the common one updated by its own; a size's replaces either.
@@ -194,6 +200,12 @@ class Suite(Settings):
             return config.model_copy(update={"data": data})
         except ConfigError as fault:
             raise ConfigError(f"scenario {scenario}, method {method}: {fault}") from None
+
+
+def _unknown(names: Collection[str], known: Collection[str], kind: str, where: str) -> str:
+    """Return an error for the first name that is not known; empty if all are."""
+    name = next((name for name in names if name not in known), None)
+    return "" if name is None else f"no {kind} {name!r} {where}; {near(name, known)}"
 
 
 def branch(key: str, value: Any) -> Tree:
@@ -228,3 +240,22 @@ def _explain(error: Tree) -> str:
             return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
         case _:
             return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+FOLDER = Path(__file__).parent / "suites"
+"""Suites that come with the package."""
+
+
+def suites() -> dict[str, Path]:
+    """Return the file of each suite by name, in alphabetical order."""
+    return {file.stem: file for file in sorted(FOLDER.glob("*.toml"))}
+
+
+def suite_file(named: str) -> Path:
+    """Return a file's path, or the file of a bundled suite. Raises ConfigError if it is neither."""
+    path, known = Path(named), suites()
+    if path.suffix == ".toml" or path.exists():
+        return path
+    if named not in known:
+        raise ConfigError(f"no file and no suite {named!r}; {near(named, known)}, or give a suite's TOML file")
+    return known[named]

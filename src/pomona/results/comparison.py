@@ -1,6 +1,6 @@
 """A bench's results beside reference numbers: one record per scenario and method, from which the tables are built."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,17 +194,30 @@ def comparison(bench: Bench, reference: Reference | None = None) -> Comparison:
     """Combine a bench's results with reference numbers: the given ones, or those that its suite names.
 
     Raises:
-        ConfigError: the reference's numbers are of another metric than the bench's.
+        ConfigError: the reference's numbers are of another metric than the bench's, or the given ones of none of its
+            scenarios and methods.
     """
-    results = bench.results
+    results, given = bench.results, reference is not None
     if reference is None and results["reference"]:
         reference = Reference.model_validate(results["reference"])
     entries = tuple(_entry(results, r, reference) for r in results["results"])
+    if given:
+        _require_known(entries)
     if reference:
         return Comparison(bench, reference, entries, AVERAGES[reference.average])
     validated = any(_judged(c["figures"]).get("best_validation") for e in entries for c in e.cells)
     count = AVERAGES["best_validation" if validated else "last"]
     return Comparison(bench, None, entries, count)
+
+
+def _require_known(entries: Sequence[ComparisonRow]) -> None:
+    """Refuse reference numbers of other scenarios and methods."""
+    if any(entry.printed != Printed() for entry in entries):
+        return
+    columns, rows = (dict.fromkeys(getattr(e, key) for e in entries) for key in ("column", "row"))
+    raise ConfigError(
+        f"no reference number is of this bench; its scenarios are {'; '.join(columns)}, its methods {'; '.join(rows)}"
+    )
 
 
 def _entry(results: Mapping[str, Any], result: Mapping[str, Any], reference: Reference | None) -> ComparisonRow:

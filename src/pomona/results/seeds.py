@@ -36,9 +36,7 @@ def seed_of(run: Run) -> int:
 @lru_cache(maxsize=2)
 def _compared(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], str]:
     groups = _groups(runs)
-    base = baseline(list(runs), runs[0]) if runs else None
-    several = (group for group in groups if len(_seeds(group)) > 1)
-    lead = next((group for group in groups if base in group), None) or next(several, [])
+    lead = _lead(runs, groups)
     paired = [group for group in groups if _pair(group, lead)]
     if len(paired) < 2:
         return runs, _why(groups, lead) if lead else ""
@@ -47,6 +45,13 @@ def _compared(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], str]:
     firsts = [part[0].result for part in parts]
     found = (_mean(part, label(part[0].result, firsts)) if part in paired else part[0] for part in parts)
     return tuple(found), _why([group for group in groups if group not in paired], lead)
+
+
+def _lead(runs: Sequence[Run], groups: Sequence[Group]) -> Group:
+    """Return local training's group, else the first of several seeds; empty if there is neither."""
+    base = baseline(list(runs), runs[0]) if runs else None
+    alone = next((group for group in groups if base in group), None)
+    return alone or next((group for group in groups if len(_seeds(group)) > 1), [])
 
 
 def _groups(runs: Sequence[Run]) -> list[Group]:

@@ -1,8 +1,11 @@
 """The summary of runs, one row per named model, for tables, pages and notebooks."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from pomona.core.table import NOTHING, Table
 from pomona.metrics.client_statistics import best_rounds, summarize
+from pomona.metrics.metric import ACCURACY, LOSS, Metric, metric_named
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
@@ -27,23 +30,8 @@ def table(results: list[Result]) -> list[dict[str, Any]]:
 
 
 def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
-    result, metric = run.result, run.metric
-    test = result.curve(*key)
-    last = test[-1]
-    held_out = {e.round: e for e in result.curve(*key, "validation")}
-    clients = sorted({c for e in test for c in e.clients})
-
-    def each(evaluation: Evaluation | None, what: str = "value") -> list[float | None]:
-        return evaluation.by_client(getattr(evaluation, what), clients) if evaluation else [None] * len(clients)
-
-    tested = [each(e) for e in test]
-    seen = [held_out.get(e.round) for e in test]
-    samples = [s or 0 for s in last.by_client(last.samples, clients)]
-    best = best_rounds(
-        [e.round for e in test], tested, samples, [each(e) for e in seen], metric, [each(e, "loss") for e in seen]
-    )
-    over_clients = summarize(tested[-1], samples, metric=metric)
-    worst = over_clients["worst"]
+    result = run.result
+    last = result.curve(*key)[-1]
     return {
         "run": run.label,
         "method": result.name,
@@ -51,25 +39,69 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
         "when": key[1],
         "headline": headline,
         "finished": finished(result),
-        "metric": metric.name,
+        "metric": run.metric.name,
         "clients": len(last.clients),
         "round": last.round,
         "last": last.mean,
-        "best_validation": best.best_validation and best.best_validation.validation,
-        "test_at_best_validation": best.best_validation and best.best_validation.test,
-        "validation_round": best.best_validation and best.best_validation.round,
-        "best_on_test": best.best_test and best.best_test.test,
-        "test_round": best.best_test and best.best_test.round,
+        **_best_rounds(run, key),
         "pooled": last.pooled,
-        "worst": worst,
-        "worst_client": None if worst is None else run.client(clients[tested[-1].index(worst)]),
-        "percentile_10": over_clients["percentile_10"],
+        **_over_clients(run, key),
         "loss": mean_of_known(last.loss),
         "loss_name": run.loss,
         "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
         "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
         "seconds": float(sum(r.seconds for r in result.rounds)),
     }
+
+
+def _clients(run: Run, key: Key) -> list[int]:
+    """Return the clients that were ever evaluated on test data."""
+    return sorted({client for e in run.result.curve(*key) for client in e.clients})
+
+
+def _best_rounds(run: Run, key: Key) -> dict[str, Any]:
+    """Return the best rounds on validation and on test."""
+    test, clients = run.result.curve(*key), _clients(run, key)
+    held_out = {e.round: e for e in run.result.curve(*key, "validation")}
+    unknown = [None] * len(clients)
+    values, losses = [], []
+    for e in test:
+        seen = held_out.get(e.round)
+        values.append(seen.by_client(seen.value, clients) if seen else unknown)
+        losses.append(seen.by_client(seen.loss, clients) if seen else unknown)
+    best = best_rounds(
+        [e.round for e in test],
+        [e.by_client(e.value, clients) for e in test],
+        _samples(test[-1], clients),
+        values,
+        run.metric,
+        losses,
+    )
+    validation, tested = best.best_validation, best.best_test
+    return {
+        "best_validation": validation and validation.validation,
+        "test_at_best_validation": validation and validation.test,
+        "validation_round": validation and validation.round,
+        "best_on_test": tested and tested.test,
+        "test_round": tested and tested.round,
+    }
+
+
+def _over_clients(run: Run, key: Key) -> dict[str, Any]:
+    """Return the worst client and the 10th percentile of the last round."""
+    last, clients = run.result.curve(*key)[-1], _clients(run, key)
+    values = last.by_client(last.value, clients)
+    known = summarize(values, _samples(last, clients), metric=run.metric)
+    worst = known["worst"]
+    return {
+        "worst": worst,
+        "worst_client": None if worst is None else run.client(clients[values.index(worst)]),
+        "percentile_10": known["percentile_10"],
+    }
+
+
+def _samples(evaluation: Evaluation, clients: list[int]) -> list[int]:
+    return [n or 0 for n in evaluation.by_client(evaluation.samples, clients)]
 
 
 def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -84,3 +116,79 @@ def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             kept.append(row)
             seen.add(figures(row))
     return kept
+
+
+def run_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the rows of ``pomona.results.table``, each in its metric, with headline models marked.
+
+    If runs differ in their metric or training loss, a column names it, since different losses are not comparable.
+    """
+    shown = distinct(list(rows))
+    metrics = list(dict.fromkeys(metric_named(row["metric"]) for row in shown))
+    words, numbers = _word_columns(shown, len(metrics) > 1), _number_columns(metrics)
+    lines = [
+        [
+            *(told(row) for told in words.values()),
+            *(metric_named(row["metric"]).number(row[key]) for key in numbers.values()),
+            *_costs(row),
+        ]
+        for row in shown
+    ]
+    title = f"Test {metrics[0].heading}" if len(metrics) == 1 else "On test data, each run in its own metric"
+    header = [*words, *numbers, "loss", "MB", "seconds"]
+    marked = frozenset((i, 0) for i, row in enumerate(shown) if row["headline"])
+    return Table("runs", title, [_run_note(metrics)], header, lines, range(len(words)), marked)
+
+
+def _word_columns(rows: Sequence[dict[str, Any]], several: bool) -> dict[str, Callable[[dict[str, Any]], str]]:
+    """Return the columns of text; ``several``: whether there are several metrics, so that each row names its own."""
+    words: dict[str, Callable[[dict[str, Any]], str]] = {
+        "method": _named,
+        "model": lambda row: row["model"],
+        "when": lambda row: row["when"],
+    }
+    if several:
+        words["metric"] = lambda row: metric_named(row["metric"]).heading
+    if len({row["loss_name"] for row in rows}) > 1:
+        words["minimises"] = lambda row: row["loss_name"] or NOTHING
+    return words
+
+
+def _number_columns(metrics: Sequence[Metric]) -> dict[str, str]:
+    """Return the columns of the metric, with their keys."""
+    pooled = {"all samples": "pooled"} if any(metric.pools for metric in metrics) else {}
+    return {
+        "last": "last",
+        "best val.": "test_at_best_validation",
+        "BMCTA" if metrics == [ACCURACY] else "best test": "best_on_test",
+        **pooled,
+        "worst": "worst",
+        _tenth(metrics): "percentile_10",
+    }
+
+
+def _tenth(metrics: Sequence[Metric]) -> str:
+    return "10th pct." if all(metric.higher for metric in metrics) else "10th/90th pct."
+
+
+def _costs(row: dict[str, Any]) -> list[str]:
+    down, up, seconds = row["bytes_down"], row["bytes_up"], row["seconds"]
+    return [
+        LOSS.number(row["loss"]),
+        NOTHING if down is None else f"{(down + up) / 1e6:,.2f}",
+        NOTHING if seconds is None else f"{seconds:.1f}",
+    ]
+
+
+def _run_note(metrics: Sequence[Metric]) -> str:
+    pooled = " (all samples: over samples)" if any(metric.pools for metric in metrics) else ""
+    best = "BMCTA: best mean client test accuracy, as papers report" if metrics == [ACCURACY] else "which is optimistic"
+    return (
+        f"Means over clients{pooled}: in the last round, in the round best on validation, in the round best on test "
+        f"({best}). Spread and loss: last round; “{_tenth(metrics)}”: a percentile of the clients. MB: traffic down "
+        "and up. Bold: the model that the method's paper reports."
+    )
+
+
+def _named(row: dict[str, Any]) -> str:
+    return str(row["run"]) if row["finished"] else f"{row['run']} (unfinished, round {row['round']})"

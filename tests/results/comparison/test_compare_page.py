@@ -20,8 +20,7 @@ from pomona.results.comparison import comparison
 from pomona.results.figures.comparison_figures import ablations, curves, who_benefits
 from pomona.results.tables.client_tests import gains, paired, spread_table, wilcoxon_table
 from pomona.results.tables.comparison_tables import grid, privacy, records
-from pomona.results.tables.cost import cost_table
-from pomona.results.tables.speed import first_at, speed_table
+from pomona.results.tables.cost import cost_table, first_at, speed_table
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import rank, write
 
@@ -137,6 +136,12 @@ def test_a_reader_compares_with_numbers_of_their_own(tiny):
     assert said[0].endswith(" The reference does not state its settings; these are ours.")
 
 
+def test_numbers_of_another_bench_are_refused(tiny):
+    other = Reference.model_validate({**OWN, "scenario": {"one": {"numbers": {"FedAvg": 1.0}}}})
+    with pytest.raises(ConfigError, match=r"are MNIST, pathological; MNIST, practical; .* methods Separate; FedAvg"):
+        comparison(tiny, other)
+
+
 def test_without_reference_numbers_ours_stand_alone(tiny):
     made = comparison(replace(tiny, results={**tiny.results, "reference": None}))
     table = grid(made)
@@ -187,41 +192,39 @@ def test_a_method_has_one_colour_in_all_pictures(tiny):
     assert "over Separate, mean over 2 seeds, both in the round" in who_benefits(made, "one").caption
 
 
-def test_the_page_and_its_other_forms(tiny, tmp_path):
-    page = write(tiny, tmp_path / "a", ("png",))
-    write(load(tiny.folder), tmp_path / "b", ("png",))
+@pytest.fixture(scope="module")
+def pages(tiny, tmp_path_factory):
+    """The folder of the bench's page and figures."""
+    return write(tiny, tmp_path_factory.mktemp("page"), ("png",)).parent
+
+
+def test_the_page_and_its_other_forms(tiny, pages, tmp_path):
+    write(load(tiny.folder), tmp_path, ("png",))
     for name in ("comparison.md", "comparison.tex", "comparison.csv"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    html = page.read_text()
+        assert (pages / name).read_bytes() == (tmp_path / name).read_bytes()
+    html = (pages / "comparison.html").read_text()
     assert "<script" not in html
     assert html.count("<h2") >= 7
-    for text in (html, (tmp_path / "a" / "comparison.md").read_text()):
+    for text in (html, (pages / "comparison.md").read_text()):
         assert "data.name" in text
         assert "data.dir" not in text  # the page goes to others
         assert str(tiny.folder) not in text
-    assert {p.name for p in (tmp_path / "a" / "figures").glob("critical-difference.*")} == {
-        "critical-difference.png",
-    }
+    assert [p.name for p in (pages / "figures").glob("critical-difference.*")] == ["critical-difference.png"]
 
 
-def test_report_knows_a_bench_by_its_results(tiny, tmp_path, capsys):
-    words = ["report", str(tiny.folder), "--out", str(tmp_path), "--json"]
-    assert called(words) == 0
-    assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "comparison.html")
-
-
-def test_a_file_of_reference_numbers_is_given_on_the_command_line(tiny, tmp_path, capsys):
+def test_report_knows_a_bench_and_takes_a_file_of_reference_numbers(tiny, tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(tomli_w.dumps(OWN))
-    words = ["report", str(tiny.folder), "--out", str(tmp_path), "--reference", str(tmp_path / "mine.toml")]
-    assert called(words) == 0
+    words = ["--out", str(tmp_path), "--reference", str(tmp_path / "mine.toml")]
+    assert called(["report", str(tiny.folder), *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "comparison.html")
     assert "Last year's runs beside ours." in (tmp_path / "comparison.md").read_text()
     (tmp_path / "mine.toml").write_text("averag = 'last'\n")
-    assert called(words) == 2
+    assert called(["report", str(tiny.folder), *words]) == 2
     err = capsys.readouterr().err
     assert "mine.toml: " in err
     assert "did you mean average" in err
     run = tiny.folder / tiny.results["results"][0]["cells"][0]["folder"]
-    assert called(["report", str(run), *words[2:]]) == 2
+    assert called(["report", str(run), *words]) == 2
     assert "--reference is for the page of a bench" in capsys.readouterr().err
 
 
@@ -267,9 +270,8 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
     assert curves(made, "one").figure.axes[0].get_ylabel() == "test mean absolute error"
 
 
-def test_the_tables_in_latex_are_ascii_in_an_articles_column(tiny, tmp_path):
-    write(tiny, tmp_path)
-    text = (tmp_path / "comparison.tex").read_text()
+def test_the_tables_in_latex_are_ascii_in_an_articles_column(pages, tmp_path):
+    text = (pages / "comparison.tex").read_text()
     assert text.isascii()
     assert text.count(r"\begin{table}") >= 5
     compiled(text, tmp_path)

@@ -13,7 +13,7 @@ from pomona.experiments import load
 from pomona.results.web.comparison_page import write
 
 WRONG = [None, True, -1, 10**400, 1e308, "x", "[/red]\x1b]0;x\x07", [], {}, [[1]], [None], {"a": [1]}]
-DAMAGES = 100
+DAMAGES = 80
 
 
 def places(tree, path=()):

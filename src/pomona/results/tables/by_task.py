@@ -1,6 +1,6 @@
 """Tables for single tasks: masks, times to an event, multi-label."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pomona.core.errors import with_extra
@@ -8,6 +8,7 @@ from pomona.core.table import NOTHING, Table
 from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.metrics.survival import FIGURES
+from pomona.record.predictions import Answers
 from pomona.results.run_numbers import Run, leader, records
 from pomona.results.tables.outcomes import MOST_ROWS, with_interval
 from pomona.results.wording import capital
@@ -102,13 +103,20 @@ def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
         return
     count = answers[0][1].shape[1]
     given = [str(name) for name in run.result.about.get("labels") or ()]
-    for k, name in enumerate(given if len(given) == count else [f"label {k}" for k in range(count)]):
-        cuts = [(outputs[:, [k]], truth[:, [k]]) for outputs, truth in answers]
-        figures = {metric: [compute(metric, *cut, TASKS["multilabel"]) for cut in cuts] for metric in OF_LABELS}
-        ones = sum(int((truth > 0.5).sum()) for _, truth in cuts)
-        defined = sum(value is not None for value in figures[OF_LABELS[0]])
-        texts = [METRICS[metric].number(mean_of_known(values)) for metric, values in figures.items()]
-        yield name, ones, sum(len(truth) for _, truth in cuts), defined, texts
+    names = given if len(given) == count else [f"label {k}" for k in range(count)]
+    for k, name in enumerate(names):
+        yield name, *_label([(outputs[:, [k]], truth[:, [k]]) for outputs, truth in answers])
+
+
+def _label(clients: Sequence[Answers]) -> tuple[int, int, int, list[str]]:
+    """Return a label's numbers from the clients' outputs and targets (n, 1)."""
+    task = TASKS["multilabel"]
+    figures = {metric: [compute(metric, *own, task) for own in clients] for metric in OF_LABELS}
+    cases = sum(int((truth > 0.5).sum()) for _, truth in clients)
+    samples = sum(len(truth) for _, truth in clients)
+    defined = sum(value is not None for value in figures[OF_LABELS[0]])
+    texts = [METRICS[metric].number(mean_of_known(values)) for metric, values in figures.items()]
+    return cases, samples, defined, texts
 
 
 def regions(runs: list[Run]) -> Table:

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.client_statistics import holm, spread, summarize, wilcoxon
+from pomona.metrics.client_statistics import Signed, holm, spread, summarize, wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow, told
 from pomona.results.run_numbers import ALONE
 from pomona.results.tables.comparison_tables import headings
+
+NO_TEST = Signed(0.0, 1.0, 0)  # all pairs are equal, or there are none
+SPREAD = {"mean": "mean", "worst": "worst client", "percentile_10": "10th percentile", "std": "std over clients"}
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
@@ -51,39 +54,31 @@ def shared_seeds(made: Comparison, scenario: str) -> str:
 
 def spread_table(made: Comparison) -> Table | None:
     """Return worst client, 10th percentile, and share worse than with local training."""
-    rows = []
-    for e in made.entries:
-        if not e.cells:
-            continue
-        alone = made.at(e.scenario, ALONE)
-        base = alone.clients() if alone and alone is not e else {}
-        sums = [
-            summarize(
-                values, [1] * len(values), base.get(seed) if len(base.get(seed, [])) == len(values) else None, e.metric
-            )
-            for seed, values in e.clients().items()
-        ]
-        if sums:
-            figures = [spread([s[key] for s in sums]) for key in ("mean", "worst", "percentile_10", "std")]
-            hurt = spread([s["hurt"] for s in sums]) if base else None
-            texts = [told(figure, e.metric) for figure in figures]
-            rows.append([e.column, e.row, *texts, f"{100 * hurt.mean:.0f}" if hurt else NOTHING])
-    header = [
-        "scenario",
-        "method",
-        "mean",
-        "worst client",
-        "10th percentile",
-        "std over clients",
-        "worse than alone (%)",
-    ]
+    rows = [row for e in made.entries if (row := _spread(made, e))]
+    header = ["scenario", "method", *SPREAD.values(), "worse than alone (%)"]
+    alone = any(e.method == ALONE for e in made.entries)
     note = (
         f"Test {headings(made)}, in the round best on validation (the last, where nothing is held out), mean ± "
         "standard deviation over seeds; a tenth of the clients are worse than the 10th percentile. Worse than alone: "
-        "the share of clients that are worse than with Separate"
-        + ("." if any(e.method == ALONE for e in made.entries) else ", which this table does not have.")
+        f"the share of clients that are worse than with Separate{'.' if alone else ', which this table does not have.'}"
     )
     return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
+
+
+def _spread(made: Comparison, entry: ComparisonRow) -> list[str]:
+    """Return the row of one scenario and method; empty without results."""
+    alone = made.at(entry.scenario, ALONE)
+    base = alone.clients() if alone and alone is not entry else {}
+    sums = []
+    for seed, values in entry.clients().items():
+        reference = base.get(seed, [])
+        same = reference if len(reference) == len(values) else None
+        sums.append(summarize(values, [1] * len(values), same, entry.metric))
+    if not sums:
+        return []
+    texts = [told(spread([one[key] for one in sums]), entry.metric) for key in SPREAD]
+    hurt = spread([one["hurt"] for one in sums]) if base else None
+    return [entry.column, entry.row, *texts, f"{100 * hurt.mean:.0f}" if hurt else NOTHING]
 
 
 def wilcoxon_table(made: Comparison) -> Table | None:
@@ -101,17 +96,18 @@ def wilcoxon_table(made: Comparison) -> Table | None:
 def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:
     done = [e for e in entries if e.cells]
     own = [e for e in done if e.method in made.bench.results["own"]]
-    found = []
-    for one in own:
-        for other in done:
-            if other in own[: own.index(one) + 1]:
-                continue
-            a, b = paired(one, other)
-            test = wilcoxon(a, b) if a else None
-            middle = float(np.median(np.subtract(a, b))) if a else 0.0
-            found.append((one, other, test.pairs if test else 0, middle, test.p if test else 1.0))
-    corrected = holm([line[4] for line in found])
+    pairs = [(one, other) for i, one in enumerate(own) for other in done if other not in own[: i + 1]]
+    found = [_compared(one, other) for one, other in pairs]
+    corrected = holm([test.p for test, _ in found])
     return [
-        [one.column, one.row, other.row, str(pairs), one.metric.number(middle, "+"), f"{p:.2g}"]
-        for (one, other, pairs, middle, _), p in zip(found, corrected, strict=True)
+        [one.column, one.row, other.row, str(test.pairs), one.metric.number(middle, "+"), f"{p:.2g}"]
+        for (one, other), (test, middle), p in zip(pairs, found, corrected, strict=True)
     ]
+
+
+def _compared(one: ComparisonRow, other: ComparisonRow) -> tuple[Signed, float]:
+    """Return the test of two methods, and the median of their differences."""
+    a, b = paired(one, other)
+    if not a:
+        return NO_TEST, 0.0
+    return wilcoxon(a, b) or NO_TEST, float(np.median(np.subtract(a, b)))

@@ -23,20 +23,27 @@ def state(entry: ComparisonRow, text: str) -> str:
 
 def grid(made: Comparison) -> Table:
     """Return the reference's table beside ours; the shorter of methods and scenarios becomes the columns."""
-    compared = any(e.printed.number for e in made.entries)
-    sides = {True: "ours"}
-    if made.reference and compared:
-        sides = {False: made.reference.label, True: "ours"}
+    sides = _sides(made)
+    compared = len(sides) > 1
     columns = {s: made.of(s)[0].column for s in made.scenarios}
     names = _rows_by_method(made)
-    upright = len(columns) <= len(names)
-    down, across = (names, columns) if upright else (columns, names)
-    entries = [[made.at(*((other, own) if upright else (own, other))) for other in across] for own in down]
+    entries = [[made.at(scenario, method) for scenario in columns] for method in names]
+    down, across, first = names, columns, "method"
+    if len(columns) > len(names):
+        entries = [list(line) for line in zip(*entries, strict=True)]
+        down, across, first = columns, names, "scenario"
     cells = _cells(made, entries, list(sides))
     header = [f"{name}: {side}" if compared else name for name in across.values() for side in sides.values()]
-    header.insert(0, "method" if upright else "scenario")
+    header.insert(0, first)
     title = "The table beside ours" if compared else "Results"
     return Table("results", title, [_grid_note(made)], header, _named(down.values(), cells), marked=_bold(cells))
+
+
+def _sides(made: Comparison) -> dict[bool, str]:
+    """Return the headings of the reference's column, if it has numbers of this bench, and of ours."""
+    if made.reference and any(e.printed.number for e in made.entries):
+        return {False: made.reference.label, True: "ours"}
+    return {True: "ours"}
 
 
 def _rows_by_method(made: Comparison) -> dict[str, str]:

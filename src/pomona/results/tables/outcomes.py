@@ -11,7 +11,7 @@ from pomona.metrics.bootstrap import Interval
 from pomona.metrics.calibration import curve
 from pomona.metrics.classification import wilson
 from pomona.metrics.metric import METRICS
-from pomona.metrics.outcomes import MOST, outcome, outcome_numbers
+from pomona.metrics.outcomes import MOST, Judged, outcome, outcome_numbers
 from pomona.results.run_numbers import Run, leader, records
 from pomona.tasks import TASKS
 
@@ -28,62 +28,67 @@ FIGURES = {
 MOST_ROWS = 200  # rows of one table on a page
 
 
+Line: TypeAlias = tuple[list[str], str, str, dict[str, Any]]  # the run if there are several; client; outcome; metrics
+
+
 def outcome_tables(runs: list[Run]) -> list[Table]:
     """Return the tables of all runs with such metrics; only the leading one's if there would be too many rows."""
-    shown = [run for run in runs if any(_rows(run))]
-    if sum(len(list(_rows(run))) for run in shown) > MOST_ROWS:
-        shown = [run for run in shown if run is leader(shown)]
-    found = [([run.label] if len(shown) > 1 else [], *row) for run in shown for row in _rows(run)]
+    shown = _shown(runs)
+    several = len(shown) > 1
+    found = [([run.label] if several else [], *row) for run in shown for row in _rows(run)]
     if not found or len(found) > MOST_ROWS:
         return []
-    column = ["Run"] if len(shown) > 1 else []
     models = "; ".join(f"{run.label}, {run.model}" for run in shown)
     of = f"{models}: each client's own test samples, with 95 % intervals."
-    at = Table(
-        "outcomes",
-        "At a threshold",
-        [
-            of,
-            f"{_rule(shown)} It is 0.5 (fixed) where these are missing or lack one answer, or where no threshold helps."
-            " Right probabilities have a calibration intercept of 0 and a slope of 1; below 1 they are too extreme.",
-        ],
-        [*column, "Client", "Outcome", "Cases", "Test samples", "Threshold", *FIGURES.values()],
-        [
-            [
-                *label,
-                client,
-                name,
-                f"{o['positives']:,}",
-                f"{o['samples']:,}",
-                _threshold(o),
-                *(_cell(o, key) for key in FIGURES),
-            ]
-            for label, client, name, o in found
-        ],
-        range(2 + len(column)),
-    )
-    groups = [
+    columns = [*(["Run"] if several else []), "Client", "Outcome"]
+    calibration = _calibration(columns, found, of)
+    return [
+        _at_threshold(columns, found, [of, _threshold_note(shown)]),
+        *([calibration] if len(calibration.rows) <= MOST_ROWS else []),
+    ]
+
+
+def _shown(runs: list[Run]) -> list[Run]:
+    """Return the runs with such metrics; only the leading one if their rows are too many."""
+    rows = {run: len(list(_rows(run))) for run in runs}
+    shown = [run for run in runs if rows[run]]
+    return shown if sum(rows.values()) <= MOST_ROWS else [run for run in shown if run is leader(shown)]
+
+
+def _at_threshold(columns: list[str], found: Sequence[Line], notes: list[str]) -> Table:
+    rows = [
         [
             *label,
             client,
             name,
-            f"{n:,.0f}",
-            f"{mean:.3f}",
-            with_interval(hits / n, _bounds(o, int(hits), int(n))),
+            f"{metrics['positives']:,}",
+            f"{metrics['samples']:,}",
+            _threshold(metrics),
+            *(_cell(metrics, key) for key in FIGURES),
         ]
-        for label, client, name, o in found
-        for mean, hits, n in o.get("calibration") or ()
+        for label, client, name, metrics in found
+    ]
+    header = [*columns, "Cases", "Test samples", "Threshold", *FIGURES.values()]
+    return Table("outcomes", "At a threshold", notes, header, rows, range(len(columns)))
+
+
+def _threshold_note(runs: Sequence[Run]) -> str:
+    return (
+        f"{_rule(runs)} It is 0.5 (fixed) where these are missing or lack one answer, or where no threshold helps."
+        " Right probabilities have a calibration intercept of 0 and a slope of 1; below 1 they are too extreme."
+    )
+
+
+def _calibration(columns: list[str], found: Sequence[Line], of: str) -> Table:
+    rows = [
+        [*label, client, name, f"{n:,.0f}", f"{mean:.3f}", with_interval(hits / n, _bounds(metrics, int(hits), int(n)))]
+        for label, client, name, metrics in found
+        for mean, hits, n in metrics.get("calibration") or ()
         if 0 <= hits <= n and n >= 1
     ]
-    calibration = Table(
-        "calibration",
-        "Calibration",
-        [of, "Samples in up to ten groups of equal size, by rising probability: the two last columns should agree."],
-        [*column, "Client", "Outcome", "Test samples", "Mean probability", "Share of cases"],
-        groups,
-        range(2 + len(column)),
-    )
-    return [at, *([calibration] if len(groups) <= MOST_ROWS else [])]
+    note = "Samples in up to ten groups of equal size, by rising probability: the two last columns should agree."
+    header = [*columns, "Test samples", "Mean probability", "Share of cases"]
+    return Table("calibration", "Calibration", [of, note], header, rows, range(len(columns)))
 
 
 def _bounds(found: Mapping[str, Any], hits: int, n: int) -> Interval:
@@ -112,25 +117,33 @@ class PooledOutcome:
 
 def pooled_outcomes(run: Run) -> list[PooledOutcome]:
     """Return the outcomes of a run with evaluation and predictions; none with more than 5 classes or labels."""
-    if run.kept is None:
-        return []
-    task = TASKS[run.result.about.get("targets", "classes")]
-    given = [(i, run.result.predictions(i)) for i in range(len(run.result.about.get("clients") or ()))]
-    answers = {i: (task.natural(told[0]), told[1]) for i, told in given if told and len(told[1])}
+    answers = _probabilities(run)
     first = next(iter(answers.values()), None)
-    least = 2 if task.output == "class" else 1  # a single class always occurs
-    if not task.outcomes or first is None or not least <= first[0].shape[1] <= MOST:
+    if first is None:
         return []
     names = outcome_names(run, first[0].shape[1])
     clustered = any(run.units(i, len(targets)) < len(targets) for i, (_, targets) in answers.items())
-    found = []
-    for k in outcome_numbers(first):
-        each = {i: outcome(judged, k) for i, judged in answers.items()}
-        p, positive = (np.concatenate(parts) for parts in zip(*each.values(), strict=True))
-        groups = [_group(*group, clustered=clustered) for group in curve(p, positive)]
-        clients = {i: [(mean, hits / n) for mean, hits, n in curve(*own)] for i, own in each.items()}
-        found.append(PooledOutcome(names[k], groups, clients))
-    return found
+    return [_pooled_outcome(names[k], k, answers, clustered) for k in outcome_numbers(first)]
+
+
+def _probabilities(run: Run) -> dict[int, Judged]:
+    """Return the clients' probabilities; empty for a task without outcomes, or with too many."""
+    task = TASKS[run.result.about.get("targets", "classes")]
+    if run.kept is None or not task.outcomes:
+        return {}
+    given = [(i, run.result.predictions(i)) for i in range(len(run.result.about.get("clients") or ()))]
+    answers = {i: (task.natural(told[0]), told[1]) for i, told in given if told and len(told[1])}
+    least = 2 if task.output == "class" else 1  # a single class always occurs
+    width = next((probabilities.shape[1] for probabilities, _ in answers.values()), 0)
+    return answers if least <= width <= MOST else {}
+
+
+def _pooled_outcome(name: str, k: int, answers: Mapping[int, Judged], clustered: bool) -> PooledOutcome:
+    each = {i: outcome(own, k) for i, own in answers.items()}
+    p, positive = (np.concatenate(parts) for parts in zip(*each.values(), strict=True))
+    groups = [_group(*group, clustered=clustered) for group in curve(p, positive)]
+    clients = {i: [(mean, hits / n) for mean, hits, n in curve(*own)] for i, own in each.items()}
+    return PooledOutcome(name, groups, clients)
 
 
 def _group(mean: float, hits: int, n: int, *, clustered: bool) -> Group:

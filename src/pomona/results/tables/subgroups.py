@@ -71,20 +71,29 @@ def subgroups(runs: list[Run]) -> Table:
 
 def pooled(run: Run) -> Pool | None:
     """Return the test samples of a run with recorded subgroups; None without, or if subgroups differ."""
-    told = run.result.about.get("subgroups")
     about = run.result.about
     task = task_of(about.get("targets", "classes"), about.get("edges") or ())
-    if not told or run.metric.name not in task.measures:
+    if not about.get("subgroups") or run.metric.name not in task.measures:
         return None
-    each = [(i, np.asarray(own, np.int64), run.result.predictions(i)) for i, own in enumerate(told["test"])]
-    known = [(i, own, answers) for i, own, answers in each if answers is not None and len(answers[1]) == len(own)]
-    if not known:
+    clients, predictions, targets, subgroups = [], [], [], []
+    for client, own in enumerate(about["subgroups"]["test"]):
+        answers = run.result.predictions(client)
+        if answers is not None and len(answers[1]) == len(own):
+            clients.append(np.full(len(own), client))
+            predictions.append(task.natural(answers[0]))
+            targets.append(answers[1])
+            subgroups.append(np.asarray(own, np.int64))
+    if not clients:
         return None
-    predictions = np.concatenate([task.natural(outputs) for _, _, (outputs, _) in known])
-    targets = np.concatenate([targets for _, _, (_, targets) in known])
-    of = np.concatenate([np.full(len(own), i) for i, own, _ in known])
-    clustered = any(run.units(i, len(own)) < len(own) for i, own, _ in known)
-    return Pool(run.metric, task, predictions, targets, np.concatenate([own for _, own, _ in known]), of, clustered)
+    return Pool(
+        run.metric,
+        task,
+        np.concatenate(predictions),
+        np.concatenate(targets),
+        np.concatenate(subgroups),
+        np.concatenate(clients),
+        clustered=any(run.units(int(own[0]), len(own)) < len(own) for own in clients if len(own)),
+    )
 
 
 def _rows(pool: Pool, names: list[str]) -> Iterator[list[str]]:

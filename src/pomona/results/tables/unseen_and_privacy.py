@@ -1,5 +1,7 @@
 """Tables for some runs only: clients that did not train, and epsilon."""
 
+from collections.abc import Iterator
+
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.rows import Evaluation
@@ -12,37 +14,37 @@ def unseen(runs: list[Run]) -> Table:
     found = [(run, _tested(run)) for run in runs]
     several, headings = len(runs) > 1, list(dict.fromkeys(capital(run.metric.heading) for run in runs))
     one_loss = len({run.loss for run in runs}) == 1
+    columns = ["Client", *(["Run"] if several else []), "Model"]
+    rows = []
+    for run, evaluations in found:
+        label = [run.label] if several else []
+        text = run.metric.number if len(headings) == 1 else run.metric.text
+        for client, model, samples, value, loss in _clients(evaluations):
+            row = [run.client(client), *label, model, f"{samples:,}", text(value)]
+            rows.append([*row, *([_loss(loss)] if one_loss else [])])
     return Table(
         "unseen",
         "Clients never trained with",
         [
             "No model was trained on these clients: after the last round each received the federation's model, "
             "and adapted it alone. Results on their own test splits.",
-            *(sentence for run, rows in found if (sentence := _beside(run, rows))),
+            *(sentence for run, evaluations in found if (sentence := _beside(run, evaluations))),
         ],
-        [
-            "Client",
-            *(["Run"] if several else []),
-            "Model",
-            "Test samples",
-            " or ".join(headings),
-            *(["Test loss"] if one_loss else []),
-        ],
-        [
-            [
-                run.client(client),
-                *([run.label] if several else []),
-                f"{e.model}, {spoken(e.when)}",
-                f"{samples:,}",
-                run.metric.number(value) if len(headings) == 1 else run.metric.text(value),
-                *([NOTHING if loss is None else f"{loss:.4f}"] if one_loss else []),
-            ]
-            for run, evaluations in found
-            for e in evaluations
-            for client, samples, value, loss in zip(e.clients, e.samples, e.value, e.loss, strict=True)
-        ],
-        range(2 + several),
+        [*columns, "Test samples", " or ".join(headings), *(["Test loss"] if one_loss else [])],
+        rows,
+        range(len(columns)),
     )
+
+
+def _clients(evaluations: list[Evaluation]) -> Iterator[tuple[int, str, int, float | None, float | None]]:
+    """Yield (client, model, samples, value, loss)."""
+    for e in evaluations:
+        for client, samples, value, loss in zip(e.clients, e.samples, e.value, e.loss, strict=True):
+            yield client, f"{e.model}, {spoken(e.when)}", samples, value, loss
+
+
+def _loss(loss: float | None) -> str:
+    return NOTHING if loss is None else f"{loss:.4f}"
 
 
 def _tested(run: Run) -> list[Evaluation]:

@@ -1,6 +1,6 @@
 """Cautions of a page: one plain sentence for each limitation of its numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,15 @@ from pomona.results.figures.series import recorded
 from pomona.results.gain_presentation import gained, named
 from pomona.results.run_numbers import ALONE, Run, baseline, comparable, finished, leader
 from pomona.results.seeds import over_seeds, unpaired
-from pomona.results.text.course import REMEDY, still_rising, worse_since
+from pomona.results.text.narrative import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
 
 FEW_EVENTS = 10
 """Number of rarer answers among the test samples below which a client's own numbers are unreliable."""
 FEW_SAMPLES = 30
 """Number of test samples below which they are unreliable."""
+MOST_NAMED = 6
+"""Maximum number of clients named with their rarer answers."""
 
 
 @dataclass(frozen=True)
@@ -174,15 +176,11 @@ def _moments(runs: list[Run]) -> Iterator[str]:
 
 def _closest(runs: list[Run]) -> Iterator[str]:
     """Warn of two mean accuracies that a single answer could equalise."""
-    judged = [run for run in runs if run.mean is not None and run.metric == ACCURACY]
-    best = leader(judged) if comparable(runs) else None
-    rest = leader([run for run in judged if run is not best])
-    if best is None or rest is None or best.kept is None or best.mean is None or rest.mean is None:
-        return
-    sizes = {
-        c: s for c, v, s in zip(best.kept.clients, best.kept.value, best.kept.samples, strict=True) if v is not None
-    }
-    if not sizes:
+    known = [run for run in runs if run.mean is not None and run.metric == ACCURACY]
+    best = leader(known) if comparable(runs) else None
+    rest = leader([run for run in known if run is not best])
+    sizes = _tested(best) if best and rest else {}
+    if not sizes or not best or not rest or best.mean is None or rest.mean is None:
         return
     client = min(sizes, key=sizes.__getitem__)
     if best.mean - rest.mean < 1 / (len(sizes) * sizes[client]):
@@ -192,6 +190,14 @@ def _closest(runs: list[Run]) -> Iterator[str]:
         )
 
 
+def _tested(run: Run) -> dict[int, int]:
+    """Return the number of test samples of each client that has a value."""
+    if run.kept is None:
+        return {}
+    rows = zip(run.kept.clients, run.kept.value, run.kept.samples, strict=True)
+    return {client: n for client, value, n in rows if value is not None}
+
+
 def _events(runs: list[Run]) -> Iterator[str]:
     """Warn of clients with too few test samples, or too few of the rarer answer."""
     run = next((run for run in runs if run.kept), None)
@@ -199,7 +205,7 @@ def _events(runs: list[Run]) -> Iterator[str]:
         return
     samples = dict(zip(run.kept.clients, run.kept.samples, strict=True))
     units = {c: run.units(c, n) for c, n in samples.items()}
-    small = {c: n for c, n in units.items() if 0 < n < FEW_SAMPLES}
+    small = {c for c, n in units.items() if 0 < n < FEW_SAMPLES}
     if any(units[c] < n for c, n in samples.items()):
         yield (
             "Test samples of one group (data.group_column) belong together, such as the rows of a patient: numbers of "
@@ -210,15 +216,23 @@ def _events(runs: list[Run]) -> Iterator[str]:
             f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the intervals, not at the "
             "numbers."
         )
-    classes = [str(name) for name in run.result.about.get("classes") or ()]
-    counts = [(c, m.sum(axis=1)) for c, m in confusions(run) if len(m) == 2]
-    rare = int(np.argmin(sum(totals for _, totals in counts))) if counts else 0
-    few = [(c, int(totals[rare])) for c, totals in counts if c not in small and totals[rare] < FEW_EVENTS]
+    yield from _rare(run, small)
+
+
+def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
+    """Warn of clients with few test samples of the rarer of two answers; ``small``: those named already."""
+    counts = {c: matrix.sum(axis=1) for c, matrix in confusions(run) if len(matrix) == 2}
+    if not counts:
+        return
+    rare = int(np.argmin(sum(counts.values())))
+    few = {c: int(n[rare]) for c, n in counts.items() if c not in small and n[rare] < FEW_EVENTS}
     if few:
+        classes = [str(name) for name in run.result.about.get("classes") or ()]
         what = f"“{classes[rare]}”" if len(classes) == 2 else f"class {rare}"
-        each = listing([f"{run.client(c)} ({n})" for c, n in few[:6]]) + (
-            f" and {len(few) - 6} more" if len(few) > 6 else ""
-        )
+        shown = [f"{run.client(c)} ({n})" for c, n in few.items()]
+        each = listing(shown[:MOST_NAMED])
+        if len(shown) > MOST_NAMED:
+            each += f" and {len(shown) - MOST_NAMED} more"
         yield f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: what is said of them alone is uncertain."
 
 

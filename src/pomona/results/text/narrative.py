@@ -1,9 +1,21 @@
-"""Introductory text of a page: title, setup and progress."""
+"""What is said of runs by themselves: their setup and progress, what their means rest on, how their curves end."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from pomona.results.run_numbers import Run
+import numpy as np
+
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.results.gain_presentation import evidence, gained_over, measured, named
+from pomona.results.run_numbers import Run, baseline
+from pomona.results.seeds import over_seeds
 from pomona.results.wording import counted, listing
+
+REMEDY = "run all with keep=best, which compares every run in its round best on validation"
+SHORTEST = 8
+"""Minimum number of evaluated rounds for assessing a curve's end."""
+FEWEST = 4
+"""Minimum number of rounds for fitting a trend."""
 
 
 def title(runs: list[Run]) -> str:
@@ -58,3 +70,89 @@ def progress(run: Run, now: datetime) -> str:
     """Describe the progress of a running run, ``now`` in UTC."""
     done, planned = len(run.result.rounds), run.setting("rounds")
     return f"round {done}{f' of {planned}' if planned is not None else ''} is done, written at {now:%H:%M:%S} UTC"
+
+
+def rests_on(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence for runs whose means are over the same clients, then one for each gain over local training."""
+    alike: dict[str, list[str]] = {}
+    for run in runs:
+        if text := _mean(run):
+            alike.setdefault(text, []).append(run.label)
+    known = [run for run in over_seeds(runs) if run.mean is not None]
+    base = baseline(known, known[0]) if known else None
+    return [
+        *(f"{listing(labels)}: {text}" for text, labels in alike.items()),
+        *(
+            f"{found.run.label} against {found.base.label}, training alone: {measured(found.run.metric, found.over)}. "
+            f"{evidence(found.run, found.over)}"
+            for found in gained_over(known, base)
+            if found.over
+        ),
+    ]
+
+
+def _mean(run: Run) -> str:
+    """Format ``mean over 2 of 3 clients, 40 test rows; left out, without a value: B.``; empty without an evaluation."""
+    kept = run.kept
+    if kept is None:
+        return ""
+    rows = dict(zip(kept.clients, kept.samples, strict=True))
+    of = len(run.result.about.get("clients") or kept.clients)
+    missing = [client for client in range(of) if client not in run.values]
+    over = f"{len(run.values)} of {counted(of, 'client')}" if missing else counted(of, "client")
+    tested = counted(sum(rows.get(client) or 0 for client in run.values), "test row")
+    left = f"; left out, without a value: {named(run, missing)}" if missing else ""
+    return f"mean over {over}, {tested}{left}."
+
+
+def still_rising(run: Run) -> str:
+    """Describe where a run was still improving when it ended; empty if it was not.
+
+    A curve is rising if its last third rises by more than twice its scatter; uses validation if available. A run that
+    was better before, see ``worse_since``, only recovers.
+    """
+    if worse_since(run) is not None:
+        return ""
+    known, what = _validation(run), f"{run.metric.title} on validation"
+    if len(known) < SHORTEST:
+        known = [(r.round, -v) for r in run.result.rounds if (v := mean_of_known(r.loss)) is not None]
+        what = "training loss"
+    if len(known) < SHORTEST:
+        return ""
+    values = [v for _, v in known]
+    tail = values[-max(len(values) // 3, FEWEST) :]
+    rise, scatter = _trend(tail)
+    if not (rise > 2 * scatter and rise > 0.1 * (max(values) - values[0]) > 0):
+        return ""
+    return f"{what}, last {len(tail)} of {len(known)} evaluated rounds"
+
+
+def worse_since(run: Run) -> int | None:
+    """Return the round since which a run got worse on validation; None if it did not, or if that round is compared.
+
+    That is its best round there, if the curve then falls by more than twice its scatter; for several seeds, the first
+    such round.
+    """
+    if run.seeds:
+        return min((since for one in run.seeds if (since := worse_since(one)) is not None), default=None)
+    known = [(number, v) for number, v in _validation(run) if number > 0]
+    if not known or run.kept is None:
+        return None
+    best = max(range(len(known)), key=lambda k: (known[k][1], -k))
+    after = [v for _, v in known[best:]]
+    if len(after) < FEWEST or run.kept.round <= known[best][0]:
+        return None
+    rise, scatter = _trend(after)
+    return known[best][0] if -rise > 2 * scatter else None
+
+
+def _validation(run: Run) -> list[tuple[int, float]]:
+    """Return (round, mean over clients on validation, more is better)."""
+    return [(e.round, run.metric.goodness(e.mean)) for e in run.validation if e.mean is not None]
+
+
+def _trend(values: Sequence[float]) -> tuple[float, float]:
+    """Return the rise of a line through equally spaced values, and their scatter around it."""
+    steps = np.arange(len(values))
+    slope, start = np.polyfit(steps, values, 1)
+    return float(slope * (len(values) - 1)), float(np.std(np.asarray(values) - (slope * steps + start)))

@@ -11,7 +11,7 @@ from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.gain_presentation import Gained, by_client, evidence, gained, interval, measured, signed
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
 from pomona.results.seeds import over_seeds
-from pomona.results.text.course import REMEDY, worse_since
+from pomona.results.text.narrative import REMEDY, worse_since
 from pomona.results.wording import capital, listing
 
 LEVEL = "no difference that this data can show"
@@ -47,11 +47,8 @@ def judged(run: Run) -> str:
 
 
 def _several(runs: list[Run]) -> list[str]:
-    if len({run.scenario for run in runs}) > 1:
-        return ["They do not share one scenario (data and partition), so their numbers are not ranked."]
-    if not comparable(runs):
-        titles = listing(sorted({run.metric.title for run in runs}))
-        return [f"Their headline metrics differ ({titles}), so their numbers are not ranked."]
+    if why := _unranked(runs):
+        return [why]
     known = [run for run in runs if run.mean is not None]
     base = baseline(known, known[0]) if known else None
     best = contender(known)
@@ -69,6 +66,16 @@ def _several(runs: list[Run]) -> list[str]:
         *_yardsticks(best, _counted(found)),
         *_among(best, rivals),
     ]
+
+
+def _unranked(runs: list[Run]) -> str:
+    """Explain why runs are not ranked; empty if they can be."""
+    if len({run.scenario for run in runs}) > 1:
+        return "They do not share one scenario (data and partition), so their numbers are not ranked."
+    if not comparable(runs):
+        titles = listing(sorted({run.metric.title for run in runs}))
+        return f"Their headline metrics differ ({titles}), so their numbers are not ranked."
+    return ""
 
 
 def _counted(found: Gained) -> list[int]:
@@ -93,38 +100,50 @@ def _helps(found: Gained, tried: int) -> str:
 
     No conclusion is drawn if the worse run was better before the compared round.
     """
-    run, base, metric = found.run, found.base, found.run.metric
+    run, base, title = found.run, found.base, found.run.metric.title
     best = f"{run.label}, the best of {tried} {'candidates' if run.seeds else 'runs'}," if tried > 1 else run.label
-    counted, of = _counted(found), len(run.values)
-    mine, its = (
-        mean_of_known([one.values[client] for client in counted]) if counted else one.mean for one in (run, base)
-    )
-    over = "on average over " + (f"{len(counted)} of {of} clients" if len(counted) < of else "clients") + _seeds(run)
-    levels = f"{metric.text(mine)} against {metric.text(its)}"
+    levels, over = _levels(found), _over(found)
     if found.over is None:
         return (
-            f"{capital(over)} the {metric.title} of {best} and of {base.label}, training alone, are {levels}; "
+            f"{capital(over)} the {title} of {best} and of {base.label}, training alone, are {levels}; "
             "the records do not hold the models' answers, so whether that is more than chance is not known."
         )
-    gain = measured(metric, found.over)
+    gain = measured(run.metric, found.over)
     match found.over.verdict:
         case "better":
             unfair = _overtrained(base)
             return (
                 f"{'' if unfair or _useless([run]) else 'Federation helps: '}{best} is ahead of {base.label}, training "
-                f"alone, in {metric.title}, {levels} {over}: {gain}.{unfair}"
+                f"alone, in {title}, {levels} {over}: {gain}.{unfair}"
             )
         case "worse":
             unfair = _overtrained(run)
             return (
                 f"{'' if unfair else 'Federation does not help here: '}{best} is behind {base.label}, training alone, "
-                f"in {metric.title}, {levels} {over}: {gain}.{unfair}"
+                f"in {title}, {levels} {over}: {gain}.{unfair}"
             )
         case _:
             return (
                 f"Does federation help? Between {best} and {base.label}, training alone, there is {LEVEL}: "
-                f"{metric.title} {levels} {over}, a gain of {gain}."
+                f"{title} {levels} {over}, a gain of {gain}."
             )
+
+
+def _levels(found: Gained) -> str:
+    """Format both runs' means over the clients in the gain's mean, ``91.20 % against 90.40 %``."""
+    counted, metric = _counted(found), found.run.metric
+    mine, its = (
+        mean_of_known([one.values[client] for client in counted]) if counted else one.mean
+        for one in (found.run, found.base)
+    )
+    return f"{metric.text(mine)} against {metric.text(its)}"
+
+
+def _over(found: Gained) -> str:
+    """Format what these means are over, ``on average over 3 of 4 clients, over 3 seeds``."""
+    counted, of = len(_counted(found)), len(found.run.values)
+    few = f"{counted} of {of} " if counted < of else ""
+    return f"on average over {few}clients{_seeds(found.run)}"
 
 
 def _overtrained(behind: Run) -> str:

@@ -17,7 +17,7 @@ from pomona.results.figures import comparison_figures
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.style import drawing
 from pomona.results.significance import Ranking, ranking
-from pomona.results.tables import client_tests, comparison_tables, cost, speed
+from pomona.results.tables import client_tests, comparison_tables, cost
 from pomona.results.text.discussion import sentences, shared
 from pomona.results.web.page_writer import FIGURES, render, write_page
 from pomona.results.wording import capital
@@ -83,7 +83,7 @@ def _tables(made: Comparison, ranked: Ranking | None) -> list[Table]:
         client_tests.wilcoxon_table(made),
         client_tests.spread_table(made),
         cost.cost_table(made),
-        speed.speed_table(made),
+        cost.speed_table(made),
         comparison_tables.privacy(made),
         comparison_tables.chosen(made),
     ]

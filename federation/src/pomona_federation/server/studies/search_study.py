@@ -9,8 +9,8 @@ import tomli_w
 from pomona.core.errors import DivergedError, QuorumError
 from pomona.core.settings import Settings
 from pomona.core.table import Table, of_records
-from pomona.experiments.cell_metrics import best_on_validation
-from pomona.experiments.tuning import RULE, choose
+from pomona.experiments.grid import RULE, choose
+from pomona.experiments.job import best_on_validation
 from pomona.lifecycle import status_kept
 from pomona.metrics.metric import metric_named
 from pomona.record.result import Result

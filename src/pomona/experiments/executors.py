@@ -1,4 +1,4 @@
-"""Executor of a bench on one machine: worker processes with one job at a time each; a crash loses only its own job.
+"""Executors of a bench: processes of this machine, of which a crash loses one job alone; or a Dask cluster.
 
 ``ProcessPoolExecutor`` gives up all its jobs when one process dies. Two libraries were tested with
 ``test_bench_processes.py``. The workers of ``pebble.ProcessPool`` share locks, so that killing a worker that holds one
@@ -8,22 +8,25 @@ a dead worker together with the one that ended it (``allowed-failures`` above 0 
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import NamedTemporaryFile
 from threading import Lock, Thread
 from typing import Any, ParamSpec, TypeVar
 
-from pomona.core.errors import WorkerError
+from pomona.core.errors import ConfigError, StorageError, WorkerError, with_extra
 from pomona.core.registry import importable, own_code_folders
+from pomona.storage.atomic_io import writing
 
 CONTEXT = get_context("forkserver")
+PATIENCE = 10.0  # seconds, for an answer of a Dask scheduler
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -150,3 +153,41 @@ def _follow_parent() -> None:
     if parent:
         parent.join()
         os._exit(1)
+
+
+@contextmanager
+def cluster(address: str, out: Path) -> Iterator[Executor]:
+    """Yield an executor for the Dask scheduler at ``tcp://host:port`` (extra ``dask``).
+
+    Workers need this package, the data sets, and the folder ``out`` at the same path, on shared storage. Give each one
+    computing thread (``dask worker --nthreads 1``).
+
+    Raises:
+        ConfigError: the extra is not installed, or the address does not respond.
+        StorageError: a worker cannot access ``out``.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ConfigError(f"--executor needs Dask; {with_extra('dask')}") from None
+    try:
+        client = Client(address, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError) as fault:
+        raise ConfigError(
+            f"no Dask scheduler answers at {address} ({fault}); start one, or correct --executor"
+        ) from None
+    with client:
+        if not client.ncores():
+            raise ConfigError(f"the Dask scheduler at {address} has no workers; start some: dask worker {address}")
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=out) as token:
+                blind = [name for name, seen in client.run(_sees, token.name).items() if not seen]
+        if blind:
+            raise StorageError(f"{', '.join(blind)}: does not see {out.absolute()}; give an --out that all share")
+        executor: Executor = client.get_executor(pure=False, retries=0)
+        yield executor
+
+
+def _sees(path: str) -> bool:
+    return Path(path).exists()
