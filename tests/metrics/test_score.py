@@ -1,0 +1,59 @@
+"""A client's scores: checked where they come from a message or a file, and gathered to a table."""
+
+import json
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from pomona.metrics.metric import metric_named
+from pomona.metrics.score import Score
+from pomona.record.events import read
+from pomona.record.rows import Evaluation
+
+GOOD = {"model": "personal", "when": "trained", "split": "test", "samples": 3, "loss": 0.5, "accuracy": 1.0}
+DOOR = TypeAdapter(Score)
+
+
+def test_a_score_survives_its_own_json():
+    score = Score(**GOOD, value=0.25, interval=(0.125, 0.5))
+    assert DOOR.validate_json(DOOR.dump_json(score)) == score
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"when": "later"},
+        {"split": "train"},
+        {"model": "<b>"},
+        {"samples": -1},
+        {"loss": float("nan")},
+        {"loss": 1e101},
+        {"accuracy": 1.01},
+        {"interval": (0.1,)},
+        {"more": 1},
+    ],
+)
+def test_what_no_client_can_have_measured_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        DOOR.validate_python(GOOD | wrong)
+    if "more" not in wrong:  # also one that was made here is checked before it leaves
+        with pytest.raises(ValidationError):
+            DOOR.validate_python(Score(**(GOOD | wrong)))
+
+
+def test_an_evaluation_is_a_table_of_scores_and_is_read_back_from_its_event():
+    scores = {4: Score(**GOOD, value=0.25, interval=(0.125, 0.5)), 7: Score("personal", "trained", "test", 0)}
+    made = Evaluation.of(2, scores, metric_named("auroc"))
+    assert (made.round, made.key, made.clients) == (2, scores[4].key, (4, 7))
+    assert (made.samples, made.loss, made.value) == ((3, 0), (0.5, None), (0.25, None))
+    assert made.interval == ((0.125, 0.5), None)
+    assert read(json.dumps({"event": "evaluation", **vars(made)})) == ("evaluation", made)
+    assert Evaluation.of(2, {7: scores[7]}, metric_named("auroc")).interval == ()
+
+
+@pytest.mark.parametrize("column", ["samples", "loss", "accuracy", "value", "interval"])
+def test_every_column_has_a_value_for_each_client(column):
+    made = Evaluation.of(2, {4: Score(**GOOD, value=0.25, interval=(0.125, 0.5))}, metric_named("auroc"))
+    event = {"event": "evaluation", **vars(made), column: [*getattr(made, column)] * 2}
+    with pytest.raises(ValueError, match="one value for each client"):
+        read(json.dumps(event))
