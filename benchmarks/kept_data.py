@@ -55,7 +55,7 @@ def message(folder: Path, keeper: kept_data.DataKeeper | None) -> None:
         code = 1
         try:
             kept_data.use(keeper)
-            own_scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
+            own_scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml").own)
             code = 0
         finally:
             os._exit(code)

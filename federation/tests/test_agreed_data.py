@@ -84,6 +84,6 @@ def test_a_federation_may_name_a_method_of_its_own(tmp_path, monkeypatch):
     task = {"kind": "table", "input_shape": [3], "classes": ["a", "b"]}
     told = {"name": "hospitals", "server": "localhost:9000", "insecure": True, "silo": silos, "task": task}
     run = {"method": "own_method_elsewhere:Own", "rounds": 2, "lr": 0.1}
-    assert Federation(**told, run=run).config().method.name == "own_method_elsewhere:Own"
+    assert Federation.of({**told, "run": run}).own.config.method.name == "own_method_elsewhere:Own"
     with pytest.raises(ConfigError, match="section run: cannot load 'nowhere:Own'"):
-        Federation(**told, run={**run, "method": "nowhere:Own"}).config()
+        Federation.of({**told, "run": {**run, "method": "nowhere:Own"}}).own.require_computable()

@@ -12,11 +12,11 @@ from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
 from pomona_federation.address import Address
 from pomona_federation.agreed_config import ELSEWHERE
-from pomona_federation.agreement import RESERVED, Federation
+from pomona_federation.agreement import OF_STUDY, RESERVED, Federation
 from pomona_federation.messages.message_bodies import Task as Message
 from pomona_federation.messages.message_bodies import read
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.study import Study
+from pomona_federation.study import study_of
 from pomona_federation.task_settings import TaskSettings
 
 TREE = {
@@ -53,7 +53,7 @@ def load(tmp_path, made):
 
 def test_defaults_follow_from_what_is_said(tmp_path):
     f = load(tmp_path, TREE)
-    assert (f.bind, f.quorum, f.places, f.task.outputs) == ("0.0.0.0:8443", 2, 7, 2)
+    assert (f.bind, f.quorum, f.places, f.study.task.outputs) == ("0.0.0.0:8443", 2, 7, 2)
     assert load(tmp_path, tree(server="127.0.0.1:9000")).bind == "127.0.0.1:9000"
     assert load(tmp_path, tree(server="[::1]:9000")).bind == "[::1]:9000"
 
@@ -67,23 +67,23 @@ def test_what_is_read_fits_into_messages(tmp_path):
             Federation.read(path)
     f = load(tmp_path, tree(places=PLACES, run__rounds=ROUNDS - 1))
     known = {"agreement": f.agreement, "run": "ab", "settled": 0, "trains": False, "watched": ()}
-    message = Message(**known, number=f.config().rounds + 1, place=f.places - 1, sizes=(1,) * f.places)
+    message = Message(**known, number=f.own.config.rounds + 1, place=f.places - 1, sizes=(1,) * f.places)
     assert read(Message, message.model_dump_json()) == message
     many = [{"name": f"s{i}"} for i in range(PLACES - 1)]
-    assert Federation.model_validate(tree(silo=many)).places == PLACES
+    assert Federation.of(tree(silo=many)).places == PLACES
 
 
 @given(st.integers(1, 60))
 def test_the_quorum_is_the_least_majority(n):
-    made = Federation.model_validate(tree(silo=[{"name": f"s{i}"} for i in range(n)]))
+    made = Federation.of(tree(silo=[{"name": f"s{i}"} for i in range(n)]))
     assert 2 * made.quorum > n >= 2 * (made.quorum - 1)
 
 
 def test_the_run_has_a_client_for_each_place(tmp_path):
-    c = load(tmp_path, tree(places=9)).config()
+    c = load(tmp_path, tree(places=9)).own.config
     assert (c.clients, c.workers, c.checkpoint_every, c.rounds) == (9, 1, 1, 20)
     assert (c.method.name, c.method.budget) == ("apple", 2)
-    assert load(tmp_path, tree(run={"method": "fedavg", "lr": 0.1})).config().method.name == "fedavg"
+    assert load(tmp_path, tree(run={"method": "fedavg", "lr": 0.1})).own.config.method.name == "fedavg"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,11 @@ def test_the_run_has_a_client_for_each_place(tmp_path):
         ({"task__classes": ["a", "a"]}, ["differ"]),
         ({"task__scale": [0.0]}, ["scale", "0"]),
         ({"task__shift": [0.0, 1.0, 2.0]}, ["shift"]),
-        ({"task__words": ["a"]}, ["vocabulary"]),
+        ({"task__words": ["a"]}, ["words", "kind = 'text'"]),
+        ({"task__time_edges": [1.0]}, ["time_edges", "targets = 'survival'"]),
+        ({"task__target_scale": [2.0]}, ["target_scale", "targets = 'regression'"]),
+        ({"kind": "survey"}, ["kind = 'survey'"]),
+        ({"search": {}}, ["search"]),
     ],
 )
 def test_a_mistake_names_the_file_the_key_and_near_names(tmp_path, changes, words):
@@ -139,7 +143,7 @@ def test_a_key_that_silos_set_themselves_is_refused_in_the_run(tmp_path, key):
 
 @pytest.mark.parametrize("server", ["127.0.0.1:8443", "127.9.9.9:1", "localhost:65535", "[::1]:8443"])
 def test_insecure_is_for_loopback(server):
-    assert Federation.model_validate(tree(server=server, insecure=True)).loopback
+    assert Federation.of(tree(server=server, insecure=True)).loopback
 
 
 def test_a_missing_key_is_told_alone(tmp_path):
@@ -156,13 +160,13 @@ LETTERS = string.ascii_lowercase + string.digits
 
 @given(st.text(LETTERS + "-", min_size=1, max_size=40).filter(lambda t: t[0] != "-" and t not in RESERVED))
 def test_every_name_of_small_letters_digits_and_hyphens_is_one(name):
-    assert Federation.model_validate(tree(name=name, silo__0__name=name)).silo[0].name == name
+    assert Federation.of(tree(name=name, silo__0__name=name)).silo[0].name == name
 
 
 @given(st.text(max_size=45).filter(lambda t: len(t) > 40 or not t or t[0] == "-" or set(t) - set(LETTERS + "-")))
 def test_no_other_name_is(name):
-    with pytest.raises(ValueError, match=r"silo\.0\.name"):
-        Federation.model_validate(tree(silo__0__name=name))
+    with pytest.raises(ConfigError, match=r"silo\.0\.name"):
+        Federation.of(tree(silo__0__name=name))
 
 
 @given(st.ip_addresses(), st.integers(1, 65535))
@@ -236,7 +240,7 @@ OPEN = [
 
 
 def agreement(**changes):
-    return Federation.model_validate(tree(**changes)).agreement
+    return Federation.of(tree(**changes)).agreement
 
 
 def test_every_agreed_key_has_a_say_in_the_agreement():
@@ -249,13 +253,12 @@ def test_every_agreed_key_has_a_say_in_the_agreement():
 def test_addresses_deadlines_and_the_roster_have_none():
     assert {agreement(**change) for change in OPEN} == {agreement()}
     named = {key.split("__")[0] for change in AGREED + OPEN for key in change}
-    of_other_kinds = {"kind", "evaluate", "search", "survey"}  # of studies that are submitted; see the next test
-    assert named | of_other_kinds == {field.alias or name for name, field in Federation.model_fields.items()}
+    assert named | {"kind", "study"} == set(Federation.model_fields) | OF_STUDY
 
 
 def test_what_a_study_of_another_kind_asks_has_a_say():
-    standing, terms = Federation.model_validate(tree()), {"run": tree()["run"], "task": tree()["task"]}
-    judged = {"of": "", "agreement": "0" * 64, "models": {"north": 0}}
+    standing, terms = Federation.of(tree()), {"run": tree()["run"], "task": tree()["task"]}
+    judged = {"of": "kit", "agreement": "0" * 64, "models": {"north": 0}}
     studies = [
         *({"kind": "survey", "survey": {"least": least}} for least in (10, 11)),
         *({**terms, "kind": "search", "search": {"space": {"lr": [0.1, top]}}} for top in (0.2, 0.3)),
@@ -264,16 +267,38 @@ def test_what_a_study_of_another_kind_asks_has_a_say():
             for digit in "01"
         ),
     ]
-    hashes = [standing.under(Study.model_validate({"name": "one", **study})).agreement for study in studies]
+    hashes = [standing.under(study_of({"name": "one", **study})).agreement for study in studies]
     assert len(set(hashes)) == len(hashes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("train", "search"),
+        ("train", "survey"),
+        ("evaluate", "share_scores"),
+        ("search", "evaluate"),
+        ("survey", "run"),
+        ("survey", "task"),
+        ("survey", "wire"),
+    ],
+)
+def test_a_key_of_another_kind_of_study_is_an_error_that_names_it(kind, key):
+    of_kind = {"train": ("run", "task"), "evaluate": ("task", "evaluate"), "search": ("run", "task", "search")}
+    every = {"run": tree()["run"], "task": tree()["task"], "evaluate": {}, "search": {"space": {"lr": [0.1]}}}
+    every |= {"survey": {}, "share_scores": True, "wire": "fp32"}
+    fitting = {"name": "one", "kind": kind} | {name: every[name] for name in of_kind.get(kind, ())}
+    assert study_of(fitting).kind == kind
+    with pytest.raises(ConfigError, match=f"'?{key}'?"):
+        study_of(fitting | {key: every[key]})
 
 
 def test_a_study_has_the_quorum_of_its_federation_unless_it_names_one():
     terms = {"name": "second", "run": tree()["run"], "task": tree()["task"]}
-    standing = Federation.model_validate(tree(quorum=3))
-    assert standing.under(Study.model_validate(terms)).quorum == 3
-    assert standing.under(Study.model_validate({**terms, "quorum": 1})).quorum == 1
-    assert Federation.model_validate(tree()).under(Study.model_validate(terms)).quorum == 2  # more than half of three
+    standing = Federation.of(tree(quorum=3))
+    assert standing.under(study_of(terms)).quorum == 3
+    assert standing.under(study_of({**terms, "quorum": 1})).quorum == 1
+    assert Federation.of(tree()).under(study_of(terms)).quorum == 2  # more than half of three
 
 
 def test_a_default_written_out_is_the_same_agreement():
@@ -333,7 +358,7 @@ def test_an_agreement_names_the_engine(tmp_path):
     hashes = set()
     for engine in ("torch", "native"):
         f = load(tmp_path, tree(run__engine=engine))
-        assert f.config().engine == engine
+        assert f.own.config.engine == engine
         hashes.add(f.agreement)
     assert len(hashes) == 2
     assert load(tmp_path, TREE).agreement in hashes

@@ -26,7 +26,7 @@ from pomona_federation.silo.studies.silo_in_study import Silo
 from pomona_federation.silo.studies.study_facts import StudyFacts, StudyText, Traffic
 from pomona_federation.silo.studies.study_proposals import take_in, visit
 from pomona_federation.silo.tasks import task_policy
-from pomona_federation.study import Study
+from pomona_federation.study import TrainingStudy, study_of
 from pomona_federation.task_settings import TaskSettings
 from test_preflight import command
 from test_studies import asking, decided, heard, own_models, study_file
@@ -35,8 +35,8 @@ SOME, OTHER = "a" * 64, "b" * 64
 TODAY = date(2026, 6, 15)
 FACTS = StudyFacts(Cost(1.0, 1e-5), Cost(3.0, 2e-5), Traffic(4_000_000, 2_000_000, 10))
 TEXT = StudyText("fedavg", "mlp", True, SOME, {}, ("metrics", "sample-counts"), 10, 50)
-STUDY = Study(name="second", view="later", task={"kind": "table", "input_shape": [4], "classes": ["a", "b"]})
-FEDERATION = Federation.model_validate(
+STUDY = TrainingStudy(name="second", view="later", task={"kind": "table", "input_shape": [4], "classes": ["a", "b"]})
+FEDERATION = Federation.of(
     {"name": "try", "server": "127.0.0.1:9", "places": 4, "silo": [{"name": "north"}, {"name": "south"}]}
 )
 # Each rule at its limit, where the study above still fits, and next to it, where it does not.
@@ -64,7 +64,7 @@ FITTING = {rule: limits[0] for rule, limits in RULES.items()}
 def wrong(text=TEXT, facts=FACTS, known=(), **rules):
     """Misfits of a study with some rules, all other rules being satisfied."""
     policy = ConsentPolicy(kinds=("train",), **{**FITTING, **rules})
-    return [*misfits(policy, STUDY, FEDERATION, text, set(known), TODAY), *excesses(policy, facts)]
+    return [*misfits(policy, FEDERATION.under(STUDY), text, set(known), TODAY), *excesses(policy, facts)]
 
 
 @given(st.dictionaries(st.sampled_from(sorted(RULES)), st.sampled_from((0, 1))))
@@ -97,7 +97,7 @@ def test_no_total_above_the_limit_is_accepted(total, most):
 
 def test_a_kind_that_is_not_named_is_not_accepted():
     policy = ConsentPolicy(kinds=("survey",), **FITTING)
-    assert list(misfits(policy, STUDY, FEDERATION, TEXT, set(), TODAY)) == ["kind train is not among survey"]
+    assert list(misfits(policy, FEDERATION.under(STUDY), TEXT, set(), TODAY)) == ["kind train is not among survey"]
 
 
 minutes = st.builds(time, st.integers(0, 23), st.integers(0, 59))
@@ -352,14 +352,14 @@ def test_a_study_that_changes_after_it_was_accepted_is_another_one(federation):
     with pytest.raises(QuorumError):
         federation.run("second")
     assert own_models(federation, "second") == {}
-    assert Silo(federation.kits / "silo-0").working_for(agreement).federation.config().rounds == 3
+    assert Silo(federation.kits / "silo-0").working_for(agreement).agreed.config.rounds == 3
 
 
 def test_a_study_with_more_words_than_can_be_read_is_refused_in_a_line(federation, monkeypatch):
     terms = tomllib.loads(federation.toml.read_text())
     words = [f"w{n}" for n in range(50_000)]
     task = {"kind": "text", "input_shape": [8], "classes": ["a", "b"], "vocabulary": 50_002, "words": words}
-    study = Study.model_validate({"name": "wordy", "run": terms["run"], "task": task})
+    study = study_of({"name": "wordy", "run": terms["run"], "task": task})
     monkeypatch.setattr("pomona_federation.study.LONGEST", 2**18)
     with pytest.raises(ProtocolError, match="at most 262144 are read"):
         take_in(federation.kits / "silo-0", SOME, lambda *_: study.text.encode())

@@ -128,7 +128,7 @@ class Play:
 def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
     from pomona_federation.agreement import Federation
     from pomona_federation.silo.settings import SiloFile
-    from pomona_federation.study import Study
+    from pomona_federation.study import read_study
 
     named = []
     for _, parts in sections(tmp_path):
@@ -137,10 +137,10 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
             if block.language == "toml":
                 path = tmp_path / FILE.match(block.text)[1].replace("/", "-")
                 path.write_text(block.text)
-                read = {"federation.toml": Federation.load, "STUDY.toml": Study.read, "policy.toml": policy}
+                read = {"federation.toml": Federation.load, "STUDY.toml": read_study, "policy.toml": policy}
                 named.append(read.get(path.name, SiloFile.load)(path).name)
     assert named == ["clinics", "north", "south", "west", "second", "policy", "cross", "tune"]
-    federation, study = Federation.load(tmp_path / "federation.toml"), Study.read(tmp_path / "STUDY.toml")
+    federation, study = Federation.load(tmp_path / "federation.toml"), read_study(tmp_path / "STUDY.toml")
     federation.under(study).require_computable()
 
 

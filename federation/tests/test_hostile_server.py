@@ -282,7 +282,7 @@ def spent(kit):
     silo = Silo(kit)
     from pomona.privacy.epsilon_accounting import epsilon
 
-    return epsilon(silo.federation.config().privacy, Ledger.open(ledger).history())
+    return epsilon(silo.agreed.config.privacy, Ledger.open(ledger).history())
 
 
 def test_what_a_silo_accepts_bounds_what_a_server_gets(private):

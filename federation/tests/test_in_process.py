@@ -283,7 +283,7 @@ def test_a_node_that_is_known_is_not_asked_again_after_a_restart(world):
 
     def shaken():
         with Audit(run / "audit.jsonl") as audit:
-            made = Handshake(settings, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit)
+            made = Handshake(settings.own, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit)
             before = len(grid.sent)
             made.ask()
             for ticket, got in made.bus.fetch(made.tickets).items():

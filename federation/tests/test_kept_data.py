@@ -166,7 +166,7 @@ def test_a_silos_scenario_is_the_same_from_what_is_kept(world, monkeypatch):
     federation = world.federation()
     kit = federation.kits / "silo-1"
     (kit / "state").mkdir(exist_ok=True)
-    file, agreed = SiloFile.load(kit / "silo.toml"), Federation.load(kit / "federation.toml")
+    file, agreed = SiloFile.load(kit / "silo.toml"), Federation.load(kit / "federation.toml").own
     plain = own_scenario(file, agreed)
     monkeypatch.setattr(kept_data, "SETTLED", 0.0)
     monkeypatch.setattr(kept_data, "_KEEPER", keeper := DataKeeper(kit))

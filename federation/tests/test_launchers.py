@@ -32,7 +32,7 @@ VERSION = f"{PROTOCOL}.0.0"
 
 
 def federation(**keys):
-    return Federation.model_validate(
+    return Federation.of(
         {
             "name": "try",
             "server": "127.0.0.1:8443",

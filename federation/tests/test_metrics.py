@@ -213,7 +213,7 @@ def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
     from pomona_federation.agreement import Federation
 
     samples, _ = parsed(asked(of_server(federation.server)).text)
-    settings = Federation.load(federation.server / "federation.toml").config().privacy
+    settings = Federation.load(federation.server / "federation.toml").own.config.privacy
     for place, name in enumerate(federation.names):
         silo = federation.kits / name
         own, _ = parsed(asked(of_silo(silo)).text)

@@ -282,8 +282,8 @@ def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
         (folder / f"{part}.csv").write_text("p,q,r,s,y\n" + counting)
     lines, _, code = preflight.run(folder)
     said = [line.text for line in lines if line.check == "remark"]
-    federation = Federation.load(folder / "federation.toml")
-    assert said == silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), federation).remarks
+    agreed = Federation.load(folder / "federation.toml").own
+    assert said == silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed).remarks
     assert any("all rows are of class a" in text for text in said)
     assert {line.result for line in lines if line.check == "remark"} == {"warning"}
     assert next(line for line in lines if line.check == "data").result == "ok"
@@ -308,7 +308,7 @@ def test_what_a_simulation_says_first_a_silo_hears_too(tmp_path, method, words):
 
 
 def test_words_get_the_agreed_numbers():
-    task = Federation.model_validate(
+    task = Federation.of(
         {
             "name": "t",
             "server": "127.0.0.1:1",
@@ -321,7 +321,7 @@ def test_words_get_the_agreed_numbers():
                 "words": ["u", "v", "w"],
             },
         }
-    ).task
+    ).study.task
     x = np.array([[2, 3, 0], [4, 1, 2]], np.int32)
     own = Dataset("t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u"))
     # w is 4 by agreement, "new" is unknown (1), u is 2.
@@ -350,7 +350,8 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
     folder, _ = kit(tmp_path, privacy=privacy)
     lines, leaves, _ = found(folder)
     assert lines["data"].result == "ok", lines["data"]
-    own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
+    agreed = Federation.load(folder / "federation.toml").own
+    own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed)
     assert f"{own.epsilons()[0]:.3g}" in leaves["epsilon"]
     (folder / "silo.toml").write_text("accept_epsilon = 0.001\n" + SILO)
     lines, _, _ = found(folder)
@@ -434,7 +435,7 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     folder, _ = kit(tmp_path)
     visited(folder, visit(3, 0.5))
     own = silo_scenario.own_scenario(
-        SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"), Separate()
+        SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml").own, Separate()
     )
     assert own.config.rounds == 3
     last = simulate(own).curve("personal", "trained")[-1]

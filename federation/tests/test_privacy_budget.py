@@ -281,7 +281,7 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
     assert set(own_models(federation, "second")) == set(federation.names)
     assert set(own_models(federation, "third")) == {"silo-0", "silo-2"}
     shown = status.silo(kits[1])["privacy"]
-    assert [row["study"] for row in shown] == ["the kit's own", "second"]
+    assert [row["study"] for row in shown] == ["kit", "second"]
     assert {row["all_on_its_data"] for row in shown} == {2 * worst}
     assert all(row["spent"] == pytest.approx(worst) for row in shown)
     stores = [home / "private/dp" for home in (kits[0] / "state/studies").iterdir()] + [kits[0] / "state/private/dp"]

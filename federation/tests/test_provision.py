@@ -137,7 +137,7 @@ def test_every_public_key_is_certified_for_its_name_and_belongs_to_the_private_o
 def test_the_server_and_the_silos_read_their_own_files(kit):
     texts = {(folder / "federation.toml").read_bytes() for folder in kit.iterdir() if folder.name != "authority"}
     assert texts == {(kit.parent / "federation.toml").read_bytes()}
-    assert Federation.load(kit / "north/federation.toml").config().method.name == "apple"
+    assert Federation.load(kit / "north/federation.toml").own.config.method.name == "apple"
     silo = SiloFile.load(kit / "north/silo.toml")
     assert silo.name == "north"
     assert silo.data.classes == tuple(TASK["classes"])
@@ -171,7 +171,7 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
     path = written(tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False)
     text = kit_files.silo(
-        Federation.load(path), "north", "0" * 64, locked("cpu"), own_key=False, digits=Federation.load(path).digits
+        Federation.load(path), "north", "0" * 64, locked("cpu"), own_key=False, digits=Federation.load(path).own.digits
     )["README.md"].decode()
     assert f"signed with your key: {card.up}. " in text
     assert f"private with `{method}`: {card.private}." in text
@@ -677,5 +677,5 @@ def test_a_federation_without_a_study_has_kits_that_speak_of_none(tmp_path):
 def test_a_run_without_a_task_is_no_study(tmp_path):
     path = tmp_path / "federation.toml"
     path.write_text(tomli_w.dumps({k: v for k, v in tomllib.loads(agreement(28443)).items() if k != "task"}))
-    with pytest.raises(ConfigError, match="none for task"):
+    with pytest.raises(ConfigError, match="no section task"):
         provision(path, tmp_path / "kits")

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from pomona.cli.settings import find
+from pomona_federation.agreement import Federation
 from pomona_federation.cli.settings import FILES, in_files, page
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.study import KINDS, StudyTerms
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -12,7 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_every_key_of_a_federations_files_is_in_the_reference_with_its_meaning():
     for title, record in FILES.items():
         listed = [s for s in in_files() if s.owner == title]
-        elsewhere = {"data"} if record is SiloFile else set()
+        elsewhere = {"data"} if record is SiloFile else {"study"} if record is Federation else set()
+        elsewhere |= set(StudyTerms.model_fields) if record in KINDS.values() else set()
         assert {s.key for s in listed} == {f.alias or name for name, f in record.model_fields.items()} - elsewhere
         assert [s.key for s in listed if not s.meaning or s.kind == "any"] == []
     assert {s.owner for s in find("quorum", in_files())} == {"federation.toml", "STUDY.toml"}

@@ -23,7 +23,7 @@ from pomona_federation.server.studies.study_overview import overview
 from pomona_federation.server.studies.study_queue import StudyQueue
 from pomona_federation.silo.studies.known_studies import KnownStudies
 from pomona_federation.silo.studies.study_proposals import compare, consider, visit
-from pomona_federation.study import Study
+from pomona_federation.study import study_of
 
 
 def study_file(federation, name, **changes):
@@ -257,12 +257,12 @@ def test_a_study_whose_text_is_not_what_its_hash_says_is_not_taken_in(federation
 )
 def test_no_code_and_no_file_that_the_server_names_is_touched(federation, run, monkeypatch):
     terms = tomllib.loads(federation.toml.read_text())
-    study = Study.model_validate({"name": "evil", "run": {**terms["run"], **run}, "task": terms["task"]})
+    study = study_of({"name": "evil", "run": {**terms["run"], **run}, "task": terms["task"]})
 
     def fails(*_):
         pytest.fail("something of the study was resolved")
 
-    monkeypatch.setattr("pomona_federation.agreement.Federation.config", fails)
+    monkeypatch.setattr("pomona_federation.agreement.StudyAgreement.config", fails)
     answers = {PATH: b'{"studies": ["%s"]}' % (b"a" * 64), f"{PATH}/{'a' * 64}": study.text.encode()}
     said = []
     consider(federation.kits / "silo-0", lambda path, _: answers[path], said.append)

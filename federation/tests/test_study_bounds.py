@@ -16,12 +16,11 @@ from pomona.models.parameter_space import ParameterSpace
 from pomona_federation import status
 from pomona_federation.messages.study_exchange import PATH
 from pomona_federation.server.studies.study_desk import StudyDesk
-from pomona_federation.silo.studies import consent_policy, study_facts
+from pomona_federation.silo.studies import consent_policy, study_facts, study_proposals
 from pomona_federation.silo.studies.consent_policy import misfits
 from pomona_federation.silo.studies.consent_rules import ConsentPolicy
 from pomona_federation.silo.studies.study_facts import StudyText, outlined
-from pomona_federation.study import Study
-from pomona_federation.study_kinds import EvaluateTerms
+from pomona_federation.study import EvaluationStudy, SearchStudy, TrainingStudy
 from test_consent_policy import FEDERATION, STUDY, TEXT, TODAY, known, lines, ruled, submitted, wrong
 from test_preflight import command
 from test_studies import decided, heard, own_models
@@ -75,8 +74,8 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
     for model in ({"name": "mlp", "hidden": [5]}, {"name": "resnet18", "width": 2}):
         image = {"kind": "image", "input_shape": [8, 8, 3], "classes": ["a", "b", "c"]}
         run = {"method": method, "model": model, "lr": 0.1, "rounds": 4, "buffers": "average"}
-        terms = FEDERATION.under(Study(name="second", task=image, run=run))
-        config = terms.config()
+        terms = FEDERATION.under(TrainingStudy(name="second", task=image, run=run))
+        config = terms.config
         module = models.build(config.model, (3, 8, 8), 3)
         space = ParameterSpace(module, config.buffers)
         row = space.pack(module)
@@ -128,14 +127,14 @@ def asked_in_a_process(federation):
 def test_a_study_at_which_the_process_was_killed_is_taken_in_once(federation, monkeypatch):
     ruled(federation, models=["mlp"])
     submitted(federation, "first", run=wide(federation, 9))
-    parse, marks = Study.parse, federation.kits / "silo-0" / "state" / "taking-in"
+    parse, marks = study_proposals.parse_study, federation.kits / "silo-0" / "state" / "taking-in"
 
     def killed(text):
         study = parse(text)
         os._exit(137) if study.name == "first" else None
         return study
 
-    monkeypatch.setattr(Study, "parse", killed)
+    monkeypatch.setattr(study_proposals, "parse_study", killed)
     assert asked_in_a_process(federation) == 137
     (mark,) = marks.iterdir()
     submitted(federation, "second", run=wide(federation, 8))
@@ -215,7 +214,7 @@ def test_a_study_that_cannot_be_taken_in_keeps_no_other_out(federation, monkeypa
     ruled(federation)
     submitted(federation, "first")
     submitted(federation, "second")
-    parse = Study.parse
+    parse = study_proposals.parse_study
 
     def broken(text):
         study = parse(text)
@@ -223,7 +222,7 @@ def test_a_study_that_cannot_be_taken_in_keeps_no_other_out(federation, monkeypa
             raise RecursionError("maximum recursion depth exceeded")
         return study
 
-    monkeypatch.setattr(Study, "parse", broken)
+    monkeypatch.setattr(study_proposals, "parse_study", broken)
     said = heard(federation, "silo-0")
     assert "cannot be taken in: RecursionError: maximum recursion depth exceeded" in said[0]
     assert known(federation, "second").status == "accepted"
@@ -246,9 +245,9 @@ def test_no_computing_without_a_bound_is_accepted(federation):
 
 def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
     """Ditto trains two models: 2 epochs of the one and 3 of the other a round, in rounds of two trials."""
-    task = STUDY.tasked.model_dump(mode="json", by_alias=True)
+    task = STUDY.task.model_dump(mode="json", by_alias=True)
     ditto = {"method": {"name": "ditto", "personal_epochs": 3}, "model": "mlp", "lr": 0.1, "local_epochs": 2}
-    tried = Study(
+    tried = SearchStudy(
         name="tried",
         kind="search",
         task=task,
@@ -261,17 +260,12 @@ def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
 
 def test_methods_are_of_studies_that_train_and_evaluations_go_by_their_kind(federation):
     """Nobody writes the name of a class into policy.toml to have models judged."""
-    text = StudyText.of(
-        FEDERATION.under(
-            STUDY.model_copy(
-                update={"kind": "evaluate", "evaluate": EvaluateTerms(of="", models={"north": 0, "south": 1})}
-            )
-        )
-    )
+    judged = {"of": "kit", "models": {"north": 0, "south": 1}}
+    agreed = FEDERATION.under(EvaluationStudy(name="judged", kind="evaluate", task=STUDY.task, evaluate=judged))
+    text = StudyText.of(agreed)
     assert (text.trains, text.epochs, text.rounds) == (False, 0, 1)
     policy = ConsentPolicy(kinds=("train", "evaluate"), methods=("fedavg",), tasks=(text.task,))
-    judged = STUDY.model_copy(update={"kind": "evaluate"})
-    assert list(misfits(policy, judged, FEDERATION, text, set(), TODAY)) == []
+    assert list(misfits(policy, agreed, text, set(), TODAY)) == []
     assert wrong(replace(TEXT, method="apple"), methods=("fedavg",)) == ["method apple is not among fedavg"]
 
 

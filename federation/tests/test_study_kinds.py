@@ -27,7 +27,7 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies.known_studies import KnownStudies
 from pomona_federation.silo.studies.silo_in_study import Silo
 from pomona_federation.silo.studies.study_facts import facts
-from pomona_federation.study import Study, weights_file
+from pomona_federation.study import read_study, weights_file
 from test_studies import decided, heard, own_models, study_file
 
 
@@ -40,7 +40,9 @@ def federation(world):
 def evaluation_file(federation, name="cross", **changes):
     """A ``STUDY.toml`` that evaluates the models of the kit's own study."""
     path = federation.toml.with_name(f"{name}.toml")
-    path.write_text(tomli_w.dumps({"name": name, "kind": "evaluate", "quorum": 1, "evaluate": {"of": ""}, **changes}))
+    path.write_text(
+        tomli_w.dumps({"name": name, "kind": "evaluate", "quorum": 1, "evaluate": {"of": "kit"}, **changes})
+    )
     return path
 
 
@@ -69,7 +71,7 @@ def cells(folder):
 def judged(federation, path, silo, split):
     """The same from a model file and a silo's data alone."""
     kit = federation.kits / silo
-    own = own_scenario(SiloFile.load(kit / "silo.toml"), StudyQueue(federation.server).federation)
+    own = own_scenario(SiloFile.load(kit / "silo.toml"), StudyQueue(federation.server).federation.own)
     rows = getattr(own.partition.clients[0], split)
     answers = PersonalModel.load(path).outputs(own.dataset.x[rows]).argmax(1).numpy()
     hits = int((answers == own.dataset.y[rows]).sum())
@@ -150,7 +152,7 @@ def study_terms(federation):
 def test_scores_on_few_samples_never_leave_the_silo(federation, monkeypatch):
     federation.run()
     least = judged(federation, own_file(federation, "silo-0"), "silo-1", "validation")[0] + 1
-    monkeypatch.setattr("pomona_federation.agreement.LEAST_SAMPLES", least)
+    monkeypatch.setattr("pomona_federation.study.LEAST_SAMPLES", least)
     found = cells(ran(federation, evaluation_file(federation)))
     assert {silo for _, silo, split in found if split == "validation"} == {"silo-0", "silo-2"}
 
@@ -176,7 +178,7 @@ def test_an_evaluation_that_does_not_fit_is_refused_when_it_is_submitted(federat
         submit(evaluation_file(federation, run={"rounds": 3}))
     with pytest.raises(ConfigError, match="share_scores"):
         submit(evaluation_file(federation, share_scores=False))
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match="evaluate"):
         submit(evaluation_file(federation, kind="train"))
 
 
@@ -225,7 +227,7 @@ def test_no_score_on_test_samples_leaves_a_silo_in_a_search(federation):
 def test_the_winners_study_trains_with_its_settings(federation):
     folder = ran(federation, search_file(federation))
     found = trials(folder)
-    study = Study.read(folder / "STUDY.toml")
+    study = read_study(folder / "STUDY.toml")
     assert (study.kind, study.name) == ("train", "tune-best")
     point = found["trials"][found["winner"]]["point"]
     assert (study.run["lr"], study.run["method"]["mu"]) == (point["lr"], point["method.mu"])

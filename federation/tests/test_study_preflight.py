@@ -7,7 +7,7 @@ import tomli_w
 
 from pomona.core.errors import ConfigError
 from pomona_federation import status
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import OF_STUDY, Federation
 from pomona_federation.server.studies.study_queue import StudyQueue
 from pomona_federation.silo import history
 from pomona_federation.silo.administration import preflight, silo_report
@@ -24,7 +24,7 @@ def standing(federation):
     """The same federation without a study of its own."""
     for toml in (federation.toml, *federation.kits.glob("*/federation.toml")):
         tree = tomllib.loads(toml.read_text())
-        toml.write_text(tomli_w.dumps({k: v for k, v in tree.items() if k not in {"run", "task"}}))
+        toml.write_text(tomli_w.dumps({k: v for k, v in tree.items() if k not in OF_STUDY}))
     return federation
 
 
@@ -144,7 +144,7 @@ def test_a_study_has_a_report_of_its_own(world):
 def test_a_kit_without_a_study_passes_its_check(world, capsys):
     federation = standing(world.federation())
     kit = federation.kits / "silo-0"
-    assert not Federation.load(kit / "federation.toml").comes_with_study
+    assert Federation.load(kit / "federation.toml").study is None
     edited(kit / "silo.toml", views={"later": tomllib.loads((kit / "silo.toml").read_text())["data"]})
     lines, leaves = checked(kit)
     assert {line.result for line in lines.values()} == {"ok"}

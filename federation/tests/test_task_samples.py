@@ -47,11 +47,11 @@ def test_silos_read_what_is_made_up_for_the_task_agreed_on(name, tmp_path):
     made = scenario(agreed, {})
     (tmp_path / "federation.toml").write_text(federation_file(made, "127.0.0.1:9"))
     rehearsed = Federation.load(tmp_path / "federation.toml")
-    assert rehearsed.task == agreed.task.model_copy(update={"preprocessing": None})
+    assert rehearsed.study.task == agreed.study.task.model_copy(update={"preprocessing": None})
     for i, silo in enumerate(("silo-0", "silo-1")):
         section = data_section(made, {silo: write_rows(made, i, tmp_path / silo)})
         (tmp_path / "silo.toml").write_text(tomli_w.dumps({"name": silo, "data": section}))
-        own = own_scenario(SiloFile.load(tmp_path / "silo.toml"), rehearsed)
+        own = own_scenario(SiloFile.load(tmp_path / "silo.toml"), rehearsed.own)
         for part, role in (("train", 0), ("validation", 1), ("test", 2)):
             here, there = getattr(made.partition.clients[i], part), getattr(own.partition.clients[0], part)
             assert len(there) == SAMPLES * ROLES.count(role) / len(ROLES)
@@ -61,9 +61,9 @@ def test_silos_read_what_is_made_up_for_the_task_agreed_on(name, tmp_path):
 
 def test_a_network_sees_numbers_about_standard_normal_and_every_class():
     for name in ("photos", "scans", "flags"):
-        task = Federation.model_validate(
+        task = Federation.of(
             {"name": "try", "server": "127.0.0.1:9", "task": TASKS[name], "silo": [{"name": "north"}]}
-        ).task
+        ).study.task
         made = made_up(task, ["north"], 1)
         seen = (made.x.astype(float) - task.shift) / task.scale
         assert abs(seen.mean()) < 0.1

@@ -75,7 +75,7 @@ def gathering(tmp_path, monkeypatch):
     clock, members = Clock(), Members(tmp_path, "north", "south")
     monkeypatch.setattr(message_exchange, "monotonic", lambda: clock.now)
     bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
-    federation = SimpleNamespace(wait=600.0, quorum=2)
+    federation = SimpleNamespace(study=SimpleNamespace(wait=600.0), quorum=2)
     transport = FlowerTransport(federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, None)
     nodes = transport._exchange.handshake = Nodes(members, bus)
     return clock, members, nodes, transport, federation

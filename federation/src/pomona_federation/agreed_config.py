@@ -1,4 +1,4 @@
-"""The agreed run: section run of a federation's terms, completed from its other settings."""
+"""The agreed run: section run of a study, completed from the federation's settings."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pomona.models.weights import initial
 from pomona.tasks import TASKS
 from pomona.tasks.default_metric import require
 from pomona_federation import cross_evaluation
-from pomona_federation.study import StudyTerms
+from pomona_federation.study import EvaluationStudy, RunStudy, SearchStudy
 from pomona_federation.task_settings import TaskSettings
 
 # Keys of a run that every silo sets for itself, or that are set elsewhere in the federation's file.
@@ -27,25 +27,25 @@ ELSEWHERE = {
 }
 
 
-def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float, insecure: bool) -> Config:
+def resolved(study: RunStudy, task: TaskSettings, places: int, share: float, insecure: bool) -> Config:
     """The run of a study, with one client per place. Raises ConfigError for keys that do not belong in section run.
 
     Args:
-        terms: of the study.
+        study: its section run is completed.
         task: the agreed task settings.
         places: number of places in the federation.
         share: largest share of one silo in a mean, unless section run sets it.
         insecure: the federation has no keys, so nobody's data is protected.
     """
-    misplaced = sorted(set(terms.run) & set(ELSEWHERE))
+    misplaced = sorted(set(study.run) & set(ELSEWHERE))
     if misplaced:
         key = misplaced[0]
         raise ConfigError(f"run.{key} is not a key of a federation: {ELSEWHERE[key]}")
     try:
         fixed: dict[str, Any] = {"clients": places, "workers": 1, "checkpoint_every": 1}
-        if terms.evaluate:
-            fixed |= cross_evaluation.run(tuple(sorted(terms.evaluate.models.values())))
-        config = resolve({"largest_share": share}, named(terms.run), fixed)
+        if isinstance(study, EvaluationStudy):
+            fixed |= cross_evaluation.run(tuple(sorted(study.evaluate.models.values())))
+        config = resolve({"largest_share": share}, named(study.run), fixed)
         kind = TASKS[task.targets]
         # No party sees all labels, so the default metric follows from the targets alone.
         metric = require(config.metric or kind.usual, kind)
@@ -57,19 +57,19 @@ def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float, i
             config = config.model_copy(update={"model": pinned})
     except ConfigError as fault:
         raise ConfigError(f"section run: {fault}") from None
-    _require_possible(config, terms, insecure)
+    _require_possible(config, study, insecure)
     return config
 
 
-def _require_possible(config: Config, terms: StudyTerms, insecure: bool) -> None:
+def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
     """Raise ConfigError for settings that a simulation supports and a federation does not."""
     if config.method.method().share:
         raise ConfigError(
             f"run.method = {config.method.name!r} sends samples to every client; silos keep theirs: choose another"
         )
-    if config.stop.patience is not None and not terms.share_scores:
+    if config.stop.patience is not None and not study.shares("validation", 0):
         raise ConfigError("run.stop.patience looks at the silos' scores on validation samples; set share_scores = true")
-    if config.privacy and terms.search:
+    if config.privacy and isinstance(study, SearchStudy):
         raise ConfigError(
             "section run.privacy: each trial of a search would cost epsilon of its own; search without it, on data "
             "that need no protection, or not at all"

@@ -1,24 +1,35 @@
-"""The federation's agreement, identical at all members: ``federation.toml``."""
+"""The federation's agreement, identical at all members: ``federation.toml``, and the studies that are run on it."""
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from pomona.core.bounds import PLACES, ROUNDS, Name
-from pomona.core.errors import ConfigError
+from pomona.core.bounds import PLACES, Name
+from pomona.core.errors import ConfigError, near
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
-from pomona.core.toml import read_file, validated
+from pomona.core.toml import Tree, read_file, validated
 from pomona_federation.address import Address, HostPort
 from pomona_federation.own_code import named_code
-from pomona_federation.study import Study, StudyTerms
-from pomona_federation.study_kinds import LEAST_SAMPLES, at_point
+from pomona_federation.study import (
+    KIT,
+    EvaluateTerms,
+    EvaluationStudy,
+    RunStudy,
+    SearchStudy,
+    Study,
+    SurveyStudy,
+    TrainingStudy,
+    at_point,
+)
+from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings
 
 if TYPE_CHECKING:
@@ -53,11 +64,10 @@ class FoundingMember(Settings):
     key: Path | None = Field(None, description="public key that it brought, relative to the file; made for it if unset")
 
 
-class Federation(StudyTerms):
-    """A federation: its members and addresses, and the terms of one agreed study.
+class Federation(Settings):
+    """A federation: its members, addresses and rules, and the study that its kits come with, if any.
 
-    A ``federation.toml`` may include the terms of a first study. ``under`` returns the same federation with other
-    terms.
+    A ``federation.toml`` has the keys of that study beside its own; ``under`` is the agreement on a further study.
     """
 
     name: Name = Field(description="name of the federation")
@@ -85,8 +95,7 @@ class Federation(StudyTerms):
     mutual_tls: bool = Field(
         False, description="the server hears silos only over connections with their own certificate"
     )
-    _study: str = PrivateAttr("")
-    _trial: int | None = PrivateAttr(None)
+    study: TrainingStudy | None = Field(None, description="the study that the kits come with")
 
     @model_validator(mode="after")
     def _stands(self) -> Self:
@@ -98,11 +107,6 @@ class Federation(StudyTerms):
             raise ValueError(f"places = {self.places}, but there are {len(names)} silos; raise places")
         if self.quorum > self.places:
             raise ValueError(f"quorum = {self.quorum}, but there are {self.places} places; lower quorum")
-        rounds = self.run.get("rounds")
-        if isinstance(rounds, int) and rounds >= ROUNDS:
-            raise ValueError(
-                f"run.rounds = {rounds}, at most {ROUNDS - 1} have a number, with the closing visit; lower it"
-            )
         if self.insecure and not self.loopback:
             raise ValueError(
                 f"insecure = true, but server = {self.server} or bind = {self.bind} is reachable from other machines; "
@@ -113,6 +117,22 @@ class Federation(StudyTerms):
         return self
 
     @classmethod
+    def of(cls, tree: Tree) -> "Federation":
+        """A federation from the keys of its file, its study's among them. Raises ConfigError for every bad key."""
+        if (kind := tree.get("kind", "train")) != "train":
+            raise ConfigError(f"kind = {kind!r} is for a study that is submitted; remove it")
+        known = (set(cls.model_fields) | OF_STUDY) - {"study"}
+        if unknown := sorted(set(tree) - known):
+            raise ConfigError("; ".join(f"unknown key {key!r}; {near(key, known)}" for key in unknown))
+        own = {key: value for key, value in tree.items() if key in OF_STUDY}
+        if own and "task" not in own:
+            raise ConfigError(
+                f"{min(own)} is a setting of a study, and there is no section task; give both, or neither"
+            )
+        study = {"study": validated(TrainingStudy, {**own, "name": KIT})} if own else {}
+        return validated(cls, {key: value for key, value in tree.items() if key not in OF_STUDY} | study)
+
+    @classmethod
     def read(cls, path: Path) -> "Federation":
         """Read a ``federation.toml`` without checking section run, which would need PyTorch.
 
@@ -121,86 +141,34 @@ class Federation(StudyTerms):
         Raises ConfigError naming the file and every bad key or value.
         """
         try:
-            federation = validated(cls, read_file(path))
-            if federation.kind != "train":
-                raise ConfigError(f"kind = {federation.kind!r} is for a study that is submitted; remove it")
+            federation = cls.of(read_file(path))
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
-        model = federation.run.get("model")
-        if isinstance(model, dict) and isinstance(model.get("init"), str):
-            placed = {**model, "init": str(path.parent / model["init"])}
-            return federation.model_copy(update={"run": {**federation.run, "model": placed}})
-        return federation
+        study = federation.study
+        return federation.model_copy(update={"study": study.beside(path.parent)}) if study else federation
 
     @classmethod
     def load(cls, path: Path) -> "Federation":
         """Read and check a whole ``federation.toml``. Raises ConfigError as ``read`` does, and for section run."""
         federation = cls.read(path)
         try:
-            federation.require_computable()
+            if federation.own:
+                federation.own.require_computable()
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
         return federation
 
-    def under(self, study: Study) -> "Federation":
-        """The same federation with a study's terms. Raises ConfigError if they do not fit it."""
-        terms = {name: getattr(study, name) for name in StudyTerms.model_fields}
-        own = {name: getattr(self, name) for name in Federation.model_fields}
-        quorum = {} if study.quorum is None else {"quorum": study.quorum}
-        made = validated(Federation, {**own, **terms, **quorum})
-        made._study = study.name
+    @cached_property
+    def own(self) -> "StudyAgreement | None":
+        """The agreement on the study that the kits come with; None for a federation that only founds."""
+        return StudyAgreement(self, self.study) if self.study else None
+
+    def under(self, study: Study) -> "StudyAgreement":
+        """The agreement on a further study. Raises ConfigError if it does not fit this federation."""
+        made = StudyAgreement(self, study)
+        if made.quorum > self.places:
+            raise ConfigError(f"quorum = {made.quorum}, but there are {self.places} places; lower quorum")
         return made
-
-    @property
-    def study(self) -> str:
-        """Name of the study with these terms; "" for the study that came with the kits, if any."""
-        return self._study
-
-    def trials(self) -> tuple["Federation", ...]:
-        """The federation under each setting of a search, each as its own study; empty for other kinds of study."""
-        if self.search is None or self.trial is not None:
-            return ()
-        return tuple(self._tried(number, point) for number, point in enumerate(self.search.trials))
-
-    def _tried(self, number: int, point: Mapping[str, Any]) -> "Federation":
-        made = self.model_copy(update={"run": at_point(self.run, point)})
-        made._study, made._trial = self._study, number
-        made.__dict__.pop("_config", None)
-        return made
-
-    @property
-    def trial(self) -> int | None:
-        """The number of a search's trial, from 0; None if these terms are not a trial's."""
-        return self._trial
-
-    def shares(self, split: str, samples: int) -> bool:
-        """Whether silos share scores computed on this many samples of a split.
-
-        A search selects on validation samples and shares no test scores; an evaluation shares no scores on few samples.
-        """
-        if not self.share_scores or (self.search and split != "validation"):
-            return False
-        return samples >= LEAST_SAMPLES or not self.evaluate
-
-    @property
-    def comes_with_study(self) -> bool:
-        """Whether there is a study to run: a ``federation.toml`` without section task only founds a federation."""
-        return self.tasked is not None
-
-    @property
-    def task(self) -> TaskSettings:
-        """The agreed task settings. Raises ConfigError if there are none."""
-        if self.tasked is None:
-            raise ConfigError("section task is missing, which says what all silos agree on about their data")
-        return self.tasked
-
-    def require_computable(self) -> None:
-        """Raise ConfigError if there is a study and it cannot be run."""
-        if self.comes_with_study:
-            for terms in (self, *self.trials()):
-                terms.config()
-        elif self.run:
-            raise ConfigError("there is a section run, but none for task; give both, or neither")
 
     @property
     def loopback(self) -> bool:
@@ -208,59 +176,19 @@ class Federation(StudyTerms):
         return Address.parse(self.server).loopback and Address.parse(self.bind).loopback
 
     @property
-    def largest_share(self) -> float:
-        """Largest share of one silo in a mean: from section run, else the federation's default."""
-        value = self.run.get("largest_share", SHARE)
-        return float(value) if isinstance(value, int | float) and 0 < value <= 1 else SHARE
-
-    def config(self) -> "Config":
-        """The run, with one client per place. Raises ConfigError for keys that do not belong in section run."""
-        return self._config
-
-    @cached_property
-    def _config(self) -> "Config":
-        from pomona_federation.agreed_config import resolved  # imported late: it loads PyTorch
-
-        return resolved(self, self.task, self.places, SHARE, self.insecure)
-
-    @property
     def agreement(self) -> str:
-        """SHA-256 in hex of what a silo agrees to, defaults written out.
-
-        It covers name, places, most_samples and protocol; of the study its name, kind, view, wire, share_scores, task,
-        survey, evaluate, and run with the file of each module that it names; of a search the agreement of each trial,
-        and of a trial its number. First weights enter by their hash, not their path.
-        """
-        agreed: dict[str, Any] = {"name": self.name, "places": self.places, "most_samples": self.most_samples}
-        agreed |= {"study": self.study, "kind": self.kind, "view": self.view, "share_scores": self.share_scores}
-        agreed |= {"wire": self.wire, "protocol": PROTOCOL}
-        agreed |= {"trial": self.trial} if self.trial is not None else {}
-        agreed |= self._computed() if self.comes_with_study else {}
-        agreed |= {"survey": self.survey.model_dump(mode="json")} if self.survey else {}
-        return hashlib.sha256(json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        """SHA-256 in hex of what a member agrees to by its kit: its study, or else the federation alone."""
+        return self.own.agreement if self.own else _hashed(self.terms)
 
     @property
-    def own_code(self) -> dict[str, str]:
-        """SHA-256 in hex of the file of each own module that the run names, by ``module:name``."""
-        mine = ("pomona.", "pomona_federation.")  # are of the version, not of the agreement
-        own = [name for name in named_code(self.config().tree()) if not name.startswith(mine)]
-        return {name: code_sha256(name) for name in own}
-
-    def _computed(self) -> dict[str, Any]:
-        """The computation: the run with its defaults, the task, and the hashes of the run's custom code."""
-        from pomona_federation.agreed_config import ELSEWHERE
-
-        run = {k: v for k, v in self.config().tree().items() if k not in ELSEWHERE}
-        run["model"] = {k: v for k, v in run["model"].items() if k != "init"}
-        code = {"code": own} if (own := self.own_code) else {}
-        judged = {"evaluate": self.evaluate.model_dump(mode="json")} if self.evaluate else {}
-        tried = {"search": [terms.agreement for terms in self.trials()]} if self.trials() else {}
-        return {"run": run, "task": self.task.model_dump(mode="json"), **code, **judged, **tried}
-
-    @property
-    def digits(self) -> str:
-        """The first 16 digits of the agreement in groups of four, for comparison by telephone."""
-        return in_fours(self.agreement)
+    def terms(self) -> dict[str, Any]:
+        """What every study's agreement contains of the federation."""
+        return {
+            "name": self.name,
+            "places": self.places,
+            "most_samples": self.most_samples,
+            "protocol": PROTOCOL,
+        }
 
     def compared(self, authority: bytes) -> str:
         """The 16 digits to compare by telephone when a kit arrives.
@@ -268,9 +196,133 @@ class Federation(StudyTerms):
         They are those of the study that came with the kit; without a study they cover the agreement and the
         ``authority``'s certificate, which defines whom the silo trusts.
         """
-        if self.comes_with_study or self.survey:
-            return self.digits
+        if self.own:
+            return self.own.digits
         return in_fours(hashlib.sha256(self.agreement.encode() + authority).hexdigest())
+
+
+OF_STUDY = frozenset(TrainingStudy.model_fields) - {"name", "quorum", "decide"}
+
+
+@dataclass(frozen=True)
+class StudyAgreement:
+    """What the members of a federation agree to for one study; ``trial``: its number, in a search."""
+
+    federation: Federation
+    study: Study
+    trial: int | None = None
+
+    @property
+    def survey(self) -> SurveySettings | None:
+        """What every silo is asked, in a survey."""
+        return self.study.survey if isinstance(self.study, SurveyStudy) else None
+
+    @property
+    def evaluate(self) -> EvaluateTerms | None:
+        """The models that are evaluated, in an evaluation."""
+        return self.study.evaluate if isinstance(self.study, EvaluationStudy) else None
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the study that the kits came with."""
+        return self.study.name == KIT
+
+    @property
+    def quorum(self) -> int:
+        """Least silos whose uplinks make a round."""
+        return self.federation.quorum if self.study.quorum is None else self.study.quorum
+
+    @property
+    def run_study(self) -> RunStudy:
+        """The study, which has a run. Raises ConfigError for a survey."""
+        if isinstance(self.study, SurveyStudy):
+            raise ConfigError("a survey computes no run")
+        return self.study
+
+    @property
+    def task(self) -> TaskSettings:
+        """The agreed task settings. Raises ConfigError if there are none."""
+        if self.run_study.task is None:
+            raise ConfigError("section task is missing, which says what all silos agree on about their data")
+        return self.run_study.task
+
+    @property
+    def largest_share(self) -> float:
+        """Largest share of one silo in a mean: from section run, else the federation's default."""
+        value = None if isinstance(self.study, SurveyStudy) else self.study.run.get("largest_share", SHARE)
+        return float(value) if isinstance(value, int | float) and 0 < value <= 1 else SHARE
+
+    @cached_property
+    def config(self) -> "Config":
+        """The run, with one client per place. Raises ConfigError for keys that do not belong in section run."""
+        from pomona_federation.agreed_config import resolved  # imported late: it loads PyTorch
+
+        return resolved(self.run_study, self.task, self.federation.places, SHARE, self.federation.insecure)
+
+    @cached_property
+    def trials(self) -> "tuple[StudyAgreement, ...]":
+        """The agreement under each setting of a search, each run as a study of its own; empty for other kinds."""
+        if not isinstance(self.study, SearchStudy) or self.trial is not None:
+            return ()
+        return tuple(self._tried(self.study, number, point) for number, point in enumerate(self.study.search.trials))
+
+    def _tried(self, study: SearchStudy, number: int, point: Mapping[str, Any]) -> "StudyAgreement":
+        tried = study.model_copy(update={"run": at_point(study.run, point)})
+        return replace(self, study=tried, trial=number)
+
+    @property
+    def runs(self) -> "tuple[StudyAgreement, ...]":
+        """The agreements that are run: a search's trials, or else the study itself."""
+        return self.trials or (self,)
+
+    def require_computable(self) -> None:
+        """Raise ConfigError if the study cannot be run."""
+        if not isinstance(self.study, SurveyStudy):
+            for agreed in (self, *self.trials):
+                _ = agreed.config
+
+    @cached_property
+    def agreement(self) -> str:
+        """SHA-256 in hex of what a silo agrees to, defaults written out.
+
+        It covers the federation's name, places, most_samples and protocol; of the study its name, kind, view, wire,
+        share_scores, task, survey, evaluate, and run with the file of each module that it names; of a search the
+        agreement of each trial, and of a trial its number. First weights enter by their hash, not their path.
+        """
+        agreed = self.federation.terms | self.study.model_dump(mode="json", exclude=NOT_AGREED)
+        agreed |= {"trial": self.trial} if self.trial is not None else {}
+        agreed |= {} if isinstance(self.study, SurveyStudy) else self._computed()
+        return _hashed(agreed | {"study": self.study.name})
+
+    @property
+    def own_code(self) -> dict[str, str]:
+        """SHA-256 in hex of the file of each own module that the run names, by ``module:name``."""
+        mine = ("pomona.", "pomona_federation.")  # are of the version, not of the agreement
+        own = [name for name in named_code(self.config.tree()) if not name.startswith(mine)]
+        return {name: code_sha256(name) for name in own}
+
+    def _computed(self) -> dict[str, Any]:
+        """The computation: the run with its defaults, and the hashes of the run's custom code."""
+        from pomona_federation.agreed_config import ELSEWHERE
+
+        run = {k: v for k, v in self.config.tree().items() if k not in ELSEWHERE}
+        run["model"] = {k: v for k, v in run["model"].items() if k != "init"}
+        code = {"code": own} if (own := self.own_code) else {}
+        tried = {"search": [agreed.agreement for agreed in self.trials]} if self.trials else {}
+        return {"run": run, **code, **tried}
+
+    @property
+    def digits(self) -> str:
+        """The first 16 digits of the agreement in groups of four, for comparison by telephone."""
+        return in_fours(self.agreement)
+
+
+# Keys of a study that decide nothing of what a silo computes or tells: how long is waited, and for how many.
+NOT_AGREED = {"name", "deadline", "patience", "wait", "quorum", "decide", "run"}
+
+
+def _hashed(agreed: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def in_fours(digest: str) -> str:

@@ -120,7 +120,7 @@ def _handled(folder: Path, message: Message) -> Message:
         note(folder / "state", "server", message.versions)
         body: Hello | Task | SurveyQuestion = message.read(Hello, Task, SurveyQuestion)
         silo = work = silo.working_for(body.agreement)
-        if isinstance(body, SurveyQuestion) or silo.federation.survey:
+        if isinstance(body, SurveyQuestion) or silo.agreed.survey:
             reply = surveyed(silo, body)
             history.clear_fault(silo.state)
             return Message.of(reply, silo.signer)

@@ -9,7 +9,7 @@ from typing import Any
 from pomona.core.errors import PomonaError
 from pomona.storage.run_status import read_status
 from pomona_federation import versions
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import SHARE, Federation, StudyAgreement
 from pomona_federation.pki import certificates
 from pomona_federation.server.members.member_registry import RegisteredMember, heavy, samples, weight_by_name
 from pomona_federation.server.members.registry_admin import entries
@@ -20,6 +20,7 @@ from pomona_federation.silo import history
 from pomona_federation.silo.data.privacy_budget import overview as privacy
 from pomona_federation.silo.history import LastFault
 from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona_federation.study import EvaluationStudy, SurveyStudy
 from pomona_federation.supervision.processes import holder
 from pomona_federation.supervision.status_files import (
     LIVE,
@@ -47,26 +48,27 @@ def server(folder: Path, study: str | None = None) -> Row:
     """
     queue = StudyQueue(folder)
     meant = queue.current if study is None else queue.named(study)
-    federation = meant.agreed(queue.federation, folder) if meant else queue.federation
+    federation = queue.federation
+    agreed = meant.agreed(federation, folder) if meant else None
     state, work = (meant.folder, meant.at_work) if meant else (folder / "run", folder / "run")
     said, live, held = read_status(state), read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
     waits, rounds = read_status_file(WaitingStatus, work / WAITING), read_status(work)
     current = bool(said and held and said.state == "running" and waits.since >= said.time)  # not from an earlier life
-    members, share = entries(folder, work if meant and meant.name else None), federation.largest_share
+    members, share = entries(folder, work if meant and meant.name else None), agreed.largest_share if agreed else SHARE
     weighs, spoken = weight_by_name(samples(members), share), {**versions.noted(work), **versions.noted(folder / "run")}
     here = connected(folder) if held else frozenset()
     return {
         "federation": federation.name,
         "study": meant.title if meant else None,
         "studies": overview(folder),
-        "method": _method(federation),
+        "method": _method(agreed) if agreed else "",
         "version": str(versions.own()),
         "state": _spoken(said.state if said else None, bool(held)),
         "pid": held.pid if held else None,
         "since": held.since if held else None,
         "trial": None if work == state else int(work.name),
         "round": rounds.round if rounds else 0,
-        "rounds": live.rounds or federation.run.get("rounds"),
+        "rounds": live.rounds or (agreed.study.rounds if agreed else None),
         "code": said.code if said else None,
         "reason": said.reason if said else "",
         "waiting": {**waits.model_dump(mode="json"), "line": waits.line} if current else None,
@@ -92,15 +94,14 @@ def server(folder: Path, study: str | None = None) -> Row:
     }
 
 
-def _method(federation: Federation) -> str:
-    """The method's name, "" without a study; loads PyTorch only if the file leaves the method to the default."""
-    if federation.survey or federation.evaluate:
-        return federation.kind
-    if not federation.comes_with_study:
-        return ""
-    section = federation.run.get("method")
+def _method(agreed: StudyAgreement) -> str:
+    """The method's name, or what is done instead; loads PyTorch only if the file leaves the method to the default."""
+    study = agreed.study
+    if isinstance(study, SurveyStudy | EvaluationStudy):
+        return study.kind
+    section = study.run.get("method")
     name = section.get("name") if isinstance(section, dict) else section
-    return str(name or federation.config().method.name)
+    return str(name or agreed.config.method.name)
 
 
 def _state(member: RegisteredMember, live: LiveStatus) -> str:
@@ -139,6 +140,7 @@ def silo(folder: Path) -> Row:
     state = folder / "state"
     held, news = holder(state), read_status_file(NodeStatus, state / "node" / NODE)
     visits, torn = history.read(state)
+    rounds = federation.study.rounds if federation.study else None
     gone = "never started" if news.state is None else news.state if news.state in ENDED else "killed"
     stopped = not held
     return {
@@ -151,9 +153,9 @@ def silo(folder: Path) -> Row:
         "since": news.since,
         "restarts": news.restarts,
         "reason": news.reason,
-        "round": _last_round(visits, federation.run) if visits else None,
-        "rounds": federation.run.get("rounds"),
-        "own_study": federation.comes_with_study,
+        "round": _last_round(visits, rounds) if visits else None,
+        "rounds": rounds,
+        "own_study": federation.study is not None,
         "fault": _latest([fault] if (fault := history.last_fault(state)) else []),
         "studies": [_study(folder, known) for known in KnownStudies(folder).all],
         "last_visit": _when(state / history.FILE),
@@ -173,18 +175,17 @@ def _study(kit: Path, known: KnownStudy) -> Row:
     faults = [fault for home in KnownStudies(kit).homes(known) if (fault := history.last_fault(home))]
     return {
         **about,
-        "round": _last_round(visits, known.study.run) if visits else 0,
+        "round": _last_round(visits, known.study.rounds) if visits else 0,
         "bytes_down": sum(v.bytes_down for v in visits),
         "bytes_up": sum(v.bytes_up for v in visits),
         "fault": _latest(faults),
     }
 
 
-def _last_round(visits: Sequence[history.HistoryEntry], run: Row) -> int:
+def _last_round(visits: Sequence[history.HistoryEntry], rounds: int | None) -> int:
     """The round of the last visit; the closing visit comes after the last round and belongs to it."""
     last: int = visits[-1].round
-    rounds = run.get("rounds")
-    return min(last, rounds) if isinstance(rounds, int) else last
+    return last if rounds is None else min(last, rounds)
 
 
 def _latest(faults: Sequence[LastFault]) -> str:

@@ -1,22 +1,94 @@
-"""A study: one agreement on an existing federation, ``STUDY.toml``. The federation's own kit may come with one, too."""
+"""A study: one agreement on an existing federation, ``STUDY.toml``. The federation's own kit may come with one, too.
+
+The kinds of studies are records of their own, by ``kind``: what only one kind has is a key of that kind alone.
+"""
 
 import re
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from pomona.core.bounds import DIGEST, PLACES, Name, NameOrNone, first, parse
-from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.bounds import DIGEST, PLACES, ROUNDS, Name, NameOrNone, Place, Sha256, first, parse
+from pomona.core.errors import ConfigError, ProtocolError, near
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, read_file, validated
-from pomona_federation.study_kinds import JUDGING, EvaluateTerms, SearchTerms
+from pomona.core.toml import Tree, leaves, read_file, validated
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings
 
+KIT = "kit"  # name of the study that the kits came with
 WEIGHTS = "weights"  # folder of a kit
 DAY = 86400.0  # seconds
 LONGEST = 16 * 2**20  # largest study on the wire in bytes; a vocabulary of a million words fits
+MOST_JUDGED = 500  # most models in one study; each has a score on two splits
+MOST_TRIALS = 200
+TRIALS = "trials"  # folder of a search's trials, in the study's
+FIXED = ("method", "model", "metric", "model.init", "model.init_sha256", "model.loss")  # what consent rests on
+MOST_CELLS = 10_000  # largest grid from which they are drawn
+RESULTS = {"evaluate": "evaluation", "search": "search", "survey": "survey"}  # names of a study's result files by kind
+LEAST_SAMPLES = 10  # smallest number of samples whose scores an evaluation shares
+JUDGING = ("model", "metric", "seed", "precision")  # keys of section run that affect the evaluation of a model
+
+Value = bool | int | float | Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+-]*$", max_length=80)]
+Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=80)]
+
+
+class EvaluateTerms(Settings):
+    """The evaluated models: personal models of an earlier study or, if none is named, the given first weights."""
+
+    of: Name | None = Field(
+        None, description=f"the study whose personal models are evaluated; {KIT!r}: the one that the kits came with"
+    )
+    agreement: Sha256 | None = Field(None, description="that study's hash; `pomona server study submit` sets it")
+    models: dict[Name, Place] = Field(
+        {}, max_length=MOST_JUDGED, description="the silos that have such a model, with their places; set by submit"
+    )
+
+    @model_validator(mode="after")
+    def _stands(self) -> Self:
+        if self.of is None and (self.models or self.agreement):
+            raise ValueError("models are those of a study; name it in evaluate.of, or leave them out")
+        return self
+
+
+class SearchTerms(Settings):
+    """The settings to try: a grid, or points drawn from it."""
+
+    space: Annotated[
+        dict[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]], BeforeValidator(leaves)
+    ] = Field(min_length=1, max_length=20, description="dotted keys of section run, and the values of each")
+    points: int = Field(
+        10, ge=1, le=MOST_TRIALS, description="settings tried, at most: all of a smaller grid, else so many at random"
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="of the draw")
+
+    @model_validator(mode="after")
+    def _countable(self) -> Self:
+        if fixed := [k for k in self.space if k in FIXED or k.endswith(".name") or k.startswith("privacy")]:
+            raise ValueError(f"{fixed[0]} is the same in all trials of a search; submit a study for each value instead")
+        if (cells := prod(map(len, self.space.values()))) > MOST_CELLS:
+            raise ValueError(
+                f"space is a grid of {cells} points, at most {MOST_CELLS} can be drawn from; take some out"
+            )
+        return self
+
+    @property
+    def trials(self) -> tuple[Mapping[str, Any], ...]:
+        """The points to try, drawn as a bench draws them."""
+        from pomona.experiments.grid import points  # imported late: it loads PyTorch
+
+        return points(self.space, self.points, self.seed, "search")
 
 
 def _told_from_hashes(name: str) -> str:
@@ -31,43 +103,13 @@ Kind = Literal["train", "evaluate", "search", "survey"]
 
 
 class StudyTerms(Settings):
-    """Terms of a study: what is computed, on which data, for how long, and what may leave a silo."""
+    """What every kind of study has: its name, its data, and for how long it waits for whom."""
 
-    kind: Kind = Field("train", description="what is done")
+    name: StudyName = Field(description="its name, which no other study of this federation had")
     view: NameOrNone = Field("", description="which of a silo's data: [views.NAME] of its silo.toml; [data] if empty")
     deadline: float = Field(7200.0, gt=0, description="seconds a round may take")
     patience: float = Field(300.0, ge=0, description="seconds a round waits for a silo whose node is offline")
     wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
-    wire: Literal["fp32", "bf16"] = Field("fp32", description="numbers as they travel")
-    share_scores: bool = Field(
-        True, description="silos send their accuracy and loss on their own validation and test data"
-    )
-    run: Tree = Field({}, description="keys of a run, without those that every silo sets for itself")
-    tasked: TaskSettings | None = Field(None, alias="task", description="what all silos agree on about their data")
-    evaluate: EvaluateTerms | None = Field(None, description="of kind evaluate: the models that are evaluated")
-    search: SearchTerms | None = Field(None, description="of kind search: the settings that are tried")
-    survey: SurveySettings | None = Field(
-        default_factory=lambda known: SurveySettings() if known.get("kind") == "survey" else None,
-        description="of kind = 'survey': what every silo is asked",
-    )
-
-    @model_validator(mode="after")
-    def _of_one_kind(self) -> Self:
-        """Check that the other settings fit the sections evaluate and search."""
-        for kind in ("evaluate", "search"):
-            if (getattr(self, kind) is not None) != (self.kind == kind):
-                raise ValueError(f"kind = {kind!r} and section {kind} go together; give both, or neither")
-        if self.kind in {"evaluate", "search"} and not self.share_scores:
-            raise ValueError(f"kind = {self.kind!r} needs the silos' scores; set share_scores = true")
-        if self.evaluate and (other := sorted(set(self.run) - set(JUDGING))):
-            raise ValueError(f"run.{other[0]} has no effect where nothing is trained; remove it")
-        return self
-
-
-class Study(StudyTerms):
-    """A study on an existing federation, which every silo accepts or declines by its hash."""
-
-    name: StudyName = Field(description="its name, which no other study of this federation had")
     quorum: int | None = Field(
         None, ge=1, le=PLACES, description="least silos whose uplinks make a round; as the federation has it if unset"
     )
@@ -75,36 +117,60 @@ class Study(StudyTerms):
         7 * DAY, ge=0, description="seconds that silos have to accept or decline, before it starts without the rest"
     )
 
-    @model_validator(mode="after")
-    def _stands(self) -> Self:
-        told = self.kind == "survey" or (
-            self.evaluate and self.evaluate.of is not None
-        )  # trained by no study, or by another one
-        if self.tasked is None and not told:
-            raise ValueError("section task is missing, which says what all silos agree on about their data")
-        if self.kind == "survey" and (self.tasked or self.run):
-            raise ValueError("a survey trains no model; take sections run and task out")
-        if (self.kind == "survey") != (self.survey is not None):
-            raise ValueError("section survey is for kind = 'survey', and for no other")
+    @property
+    def text(self) -> str:
+        """The study as sent, in JSON."""
+        return self.model_dump_json()
+
+    @property
+    def weights(self) -> Path | None:
+        """The file of first weights, if the study names one by path."""
+        return None
+
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds the study has, if it says."""
+        return None
+
+    def placed(self, kit: Path) -> Self:  # noqa: ARG002 - of kinds that have first weights
+        """The study with its first weights, if any, in a kit's folder, where they are named by their hash."""
         return self
 
+
+class RunTerms(StudyTerms):
+    """What the kinds have in which a run is computed: its settings."""
+
+    wire: Literal["fp32", "bf16"] = Field("fp32", description="numbers as they travel")
+    run: Tree = Field({}, description="keys of a run, without those that every silo sets for itself")
+
+    @field_validator("run")
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a ``STUDY.toml``; the path in ``run.model.init`` is relative to it. Raises ConfigError with the file."""
-        try:
-            study = validated(cls, read_file(path))
-            if study.weights:
-                anchored = {**study.run["model"], "init": str(path.parent / study.weights)}
-                study = study.model_copy(update={"run": {**study.run, "model": anchored}})
-        except ConfigError as fault:
-            raise ConfigError(f"{path}: {fault}") from None
-        return study
+    def _countable(cls, run: Tree) -> Tree:
+        rounds = run.get("rounds")
+        if isinstance(rounds, int) and rounds >= ROUNDS:
+            raise ValueError(
+                f"run.rounds = {rounds}, at most {ROUNDS - 1} have a number, with the closing visit; lower it"
+            )
+        return run
 
     @property
     def weights(self) -> Path | None:
         """The file of first weights, if the study names one by path."""
         model = self.run.get("model")
-        return Path(str(model["init"])) if isinstance(model, dict) and "init" in model else None
+        return Path(model["init"]) if isinstance(model, dict) and isinstance(model.get("init"), str) else None
+
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds the study has, if it says."""
+        rounds = self.run.get("rounds")
+        return rounds if isinstance(rounds, int) else None
+
+    def beside(self, folder: Path) -> Self:
+        """The study with the path of its first weights, if any, taken as relative to a folder."""
+        if self.weights is None:
+            return self
+        model = {**self.run["model"], "init": str(folder / self.weights)}
+        return self.model_copy(update={"run": {**self.run, "model": model}})
 
     def with_weights(self, given: Path | None, sha256: str) -> Self:
         """The study with first weights of this hash, in a file or, for sending, by hash alone."""
@@ -118,21 +184,120 @@ class Study(StudyTerms):
         digest = model.get("init_sha256") if isinstance(model, dict) else None
         return self.with_weights(weights_file(kit, digest), digest) if isinstance(digest, str) else self
 
-    @classmethod
-    def parse(cls, text: str | bytes) -> Self:
-        """Parse the text of a study as sent. Raises ProtocolError."""
-        tree = parse(text, lambda why: ProtocolError(f"a study cannot be read: {why}"), LONGEST)
-        try:
-            return cls.model_validate(tree)
-        except ValidationError as fault:
-            raise ProtocolError(
-                f"a study cannot be read ({first(fault)}); check that both sides run the same version"
-            ) from None
 
-    @property
-    def text(self) -> str:
-        """The study as sent, in JSON."""
-        return self.model_dump_json()
+class TrainingStudy(RunTerms):
+    """A study that trains models."""
+
+    kind: Literal["train"] = Field("train", description="models are trained")
+    share_scores: bool = Field(
+        True, description="silos send their accuracy and loss on their own validation and test data"
+    )
+    task: TaskSettings = Field(description="what all silos agree on about their data")
+
+    def shares(self, split: str, samples: int) -> bool:  # noqa: ARG002 - as of other kinds
+        """Whether silos share scores computed on this many samples of a split."""
+        return self.share_scores
+
+
+class EvaluationStudy(RunTerms):
+    """A study that evaluates trained models on the silos' data; it lives on their scores."""
+
+    kind: Literal["evaluate"] = Field(description="models are evaluated on every silo's data")
+    evaluate: EvaluateTerms = Field(description="the models that are evaluated")
+    task: TaskSettings | None = Field(
+        None, description="what all silos agree on about their data; as the evaluated study has it if unset"
+    )
+
+    @field_validator("run")
+    @classmethod
+    def _judging(cls, run: Tree) -> Tree:
+        if other := sorted(set(run) - set(JUDGING)):
+            raise ValueError(f"run.{other[0]} has no effect where nothing is trained; remove it")
+        return run
+
+    @model_validator(mode="after")
+    def _has_task(self) -> Self:
+        if self.task is None and self.evaluate.of is None:
+            raise ValueError("section task is missing, which says what all silos agree on about their data")
+        return self
+
+    def shares(self, split: str, samples: int) -> bool:  # noqa: ARG002 - as of other kinds
+        """Whether silos share scores computed on this many samples of a split: not on few."""
+        return samples >= LEAST_SAMPLES
+
+
+class SearchStudy(RunTerms):
+    """A study that trains with several settings and selects among them by scores on validation samples."""
+
+    kind: Literal["search"] = Field(description="settings of a training are tried")
+    search: SearchTerms = Field(description="the settings that are tried")
+    task: TaskSettings = Field(description="what all silos agree on about their data")
+
+    def shares(self, split: str, samples: int) -> bool:  # noqa: ARG002 - as of other kinds
+        """Whether silos share scores computed on this many samples of a split: none of test samples."""
+        return split == "validation"
+
+
+class SurveyStudy(StudyTerms):
+    """A study that asks for statistics of the silos' columns."""
+
+    kind: Literal["survey"] = Field(description="statistics of the silos' columns")
+    survey: SurveySettings = Field(default_factory=SurveySettings, description="what every silo is asked")
+
+
+RunStudy = TrainingStudy | EvaluationStudy | SearchStudy
+Study = Annotated[RunStudy | SurveyStudy, Field(discriminator="kind")]
+KINDS: Mapping[str, type[TrainingStudy | EvaluationStudy | SearchStudy | SurveyStudy]] = {
+    "train": TrainingStudy,
+    "evaluate": EvaluationStudy,
+    "search": SearchStudy,
+    "survey": SurveyStudy,
+}
+_ANY: TypeAdapter[RunStudy | SurveyStudy] = TypeAdapter(Study)
+
+
+def study_of(tree: Tree) -> RunStudy | SurveyStudy:
+    """A study from its keys. Raises ConfigError for every bad key or value, one of another kind of study among them."""
+    kind = tree.get("kind", "train")
+    if kind not in KINDS:
+        raise ConfigError(f"kind = {kind!r}; {near(str(kind), KINDS)}")
+    return validated(KINDS[kind], tree)
+
+
+def read_study(path: Path) -> RunStudy | SurveyStudy:
+    """Read a ``STUDY.toml``; the path in ``run.model.init`` is relative to it. Raises ConfigError with the file."""
+    try:
+        study = study_of(read_file(path))
+        if study.name == KIT:
+            raise ConfigError(f"name = {KIT!r} is the study that the kits came with; choose another")
+    except ConfigError as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+    return study if isinstance(study, SurveyStudy) else study.beside(path.parent)
+
+
+def parse_study(text: str | bytes) -> RunStudy | SurveyStudy:
+    """Parse the text of a study as sent. Raises ProtocolError."""
+    tree = parse(text, lambda why: ProtocolError(f"a study cannot be read: {why}"), LONGEST)
+    try:
+        study = _ANY.validate_python(tree)
+    except ValidationError as fault:
+        raise ProtocolError(
+            f"a study cannot be read ({first(fault)}); check that both sides run the same version"
+        ) from None
+    if study.name == KIT:
+        raise ProtocolError(f"a study cannot be read: {KIT!r} is the one that the kits came with")
+    return study
+
+
+def at_point(run: Tree, point: Mapping[str, Any]) -> Tree:
+    """Section run with the values of a point, by dotted key."""
+    tree = dict(run)
+    for key, value in point.items():
+        first, _, rest = key.partition(".")
+        under = tree.get(first)
+        section = {"name": under} if isinstance(under, str) else under if isinstance(under, dict) else {}
+        tree[first] = at_point(section, {rest: value}) if rest else value
+    return tree
 
 
 def weights_file(kit: Path, sha256: str) -> Path:

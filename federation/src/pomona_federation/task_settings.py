@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Annotated, Self
 
@@ -68,33 +69,61 @@ class TaskSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        self._require_placed()
+        self._require_form()
+        self._require_targets()
+        self._require_outputs()
+        self._require_scales()
+        return self
+
+    def _require_placed(self) -> None:
+        """Refuse keys of another kind of sample, or of other targets."""
+        for key, (attribute, owners) in OWNERS.items():
+            owner = getattr(self, attribute)
+            if getattr(self, key) != type(self).model_fields[key].default and owner not in owners:
+                raise ValueError(
+                    f"{key} is for {attribute} = {' or '.join(map(repr, owners))}, not {owner!r}; remove it"
+                )
+
+    def _require_form(self) -> None:
+        """Require the form that samples of this kind have."""
         form = FORMS[self.kind]
         if len(self.input_shape) not in form.ranks:
             ranks = " or ".join(map(str, form.ranks))
             raise ValueError(f"a sample of kind {self.kind} has {ranks} numbers in input_shape")
         if self.dtype not in form.dtypes:
             raise ValueError(f"a sample of kind {self.kind} has dtype {' or '.join(form.dtypes)}")
-        if (self.targets in NAMED) != bool(self.classes):
-            raise ValueError("name the classes where targets = 'classes' or 'segmentation', and nowhere else")
+        if self.preprocessing and self.input_shape != (self.preprocessing.width,):
+            raise ValueError(f"preprocessing makes tables of input_shape = [{self.preprocessing.width}]")
+        if self.kind == "text" and self.vocabulary < max(2, len(self.words) + 2):
+            raise ValueError("texts have a vocabulary of 2 or more and at most vocabulary - 2 words")
+
+    def _require_targets(self) -> None:
+        """Require what the targets need."""
         if self.targets == "segmentation" and self.kind != "image":
             raise ValueError("targets = 'segmentation' is for kind = 'image'")
-        if self.classes and self.outputs != len(self.classes):
-            raise ValueError(f"outputs must be {len(self.classes)}, the number of classes")
-        if (self.targets == "survival") != bool(self.time_edges):
-            raise ValueError("give time_edges where targets = 'survival', and nowhere else")
+        if self.targets in NAMED and not self.classes:
+            raise ValueError(f"name the classes of targets = {self.targets!r}")
+        if self.targets == "survival" and not self.time_edges:
+            raise ValueError("give the time_edges of targets = 'survival'")
+
+    def _require_outputs(self) -> None:
+        """Require lists in order and without repetition, and a network's output for each class or interval."""
         if any(b <= a for a, b in pairwise(self.time_edges)):
             raise ValueError("time_edges must ascend")
-        if self.time_edges and self.outputs != len(self.time_edges):
-            raise ValueError(f"outputs must be {len(self.time_edges)}, the number of time_edges")
-        if not self.outputs:
-            raise ValueError("set outputs, the number of targets of a sample")
         if len(set(self.classes)) < len(self.classes) or len(set(self.words)) < len(self.words):
             raise ValueError("classes and words must differ from one another")
+        if not self.outputs:
+            raise ValueError("set outputs, the number of targets of a sample")
+        for key in ("classes", "time_edges"):
+            if (listed := getattr(self, key)) and self.outputs != len(listed):
+                raise ValueError(f"outputs must be {len(listed)}, the number of {key}")
+
+    def _require_scales(self) -> None:
+        """Require scales that can be divided by, for each number of a sample or of its targets."""
         for values in (self.shift, self.scale):
             if len(values) not in {1, self.input_shape[-1]}:
                 raise ValueError(f"shift and scale have 1 or {self.input_shape[-1]} numbers")
-        if self.preprocessing and (self.kind, self.input_shape) != ("table", (self.preprocessing.width,)):
-            raise ValueError(f"preprocessing makes tables of input_shape = [{self.preprocessing.width}]")
         if 0 in self.scale:
             raise ValueError("scale must not be 0")
         for values in (self.target_shift, self.target_scale):
@@ -102,11 +131,18 @@ class TaskSettings(Settings):
                 raise ValueError(f"target_shift and target_scale have 1 or {self.outputs} numbers")
         if min(self.target_scale) <= 0:
             raise ValueError("target_scale must be positive")
-        if self.targets != "regression" and (self.target_shift, self.target_scale) != ((0.0,), (1.0,)):
-            raise ValueError("target_shift and target_scale are for targets = 'regression'")
-        if (self.kind == "text") != (self.vocabulary >= 2) or len(self.words) > max(0, self.vocabulary - 2):
-            raise ValueError("texts have a vocabulary of 2 or more and at most vocabulary - 2 words, others have none")
-        return self
+
+
+# Keys that mean something for one kind of sample, or for some targets, alone.
+OWNERS: Mapping[str, tuple[str, Collection[str]]] = {
+    "preprocessing": ("kind", ("table",)),
+    "vocabulary": ("kind", ("text",)),
+    "words": ("kind", ("text",)),
+    "classes": ("targets", tuple(sorted(NAMED))),
+    "time_edges": ("targets", ("survival",)),
+    "target_shift": ("targets", ("regression",)),
+    "target_scale": ("targets", ("regression",)),
+}
 
 
 def of_samples(dataset: Dataset) -> Tree:

@@ -84,7 +84,14 @@ class Counter:
         run.mkdir()
         registry, audit = MemberRegistry(run, federation), Audit(run / "audit.jsonl")
         return FlowerTransport(
-            federation, registry.path.parent, self.run, self.method.server, registry, Mailbox(answer), audit, pause=0.0
+            federation.own,
+            registry.path.parent,
+            self.run,
+            self.method.server,
+            registry,
+            Mailbox(answer),
+            audit,
+            pause=0.0,
         )
 
     @property

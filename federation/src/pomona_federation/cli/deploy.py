@@ -96,7 +96,7 @@ def task(
 
 def _everybody(made: "Provisioned") -> Iterator[str]:
     f = made.federation
-    what = f.config().method.name if f.comes_with_study else "without a study of its own"
+    what = f.own.config.method.name if f.own else "without a study of its own"
     yield f"federation {f.name}, {what}: kits for the server and {len(made.silos)} silos"
     if made.until:
         yield f"{made.folder}/authority  stays with you: ca.key adds silos; back it up offline, put it into no kit"

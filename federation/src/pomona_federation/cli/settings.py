@@ -14,15 +14,27 @@ from pomona.storage.atomic_io import writing
 from pomona_federation.agreement import Federation, FoundingMember
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies.consent_rules import ConsentPolicy
-from pomona_federation.study import Study
-from pomona_federation.study_kinds import EvaluateTerms, SearchTerms
+from pomona_federation.study import (
+    KINDS,
+    EvaluateTerms,
+    EvaluationStudy,
+    SearchStudy,
+    SearchTerms,
+    StudyTerms,
+    SurveyStudy,
+    TrainingStudy,
+)
 from pomona_federation.survey.settings import Noise, SurveySettings
 from pomona_federation.task_settings import TaskSettings
 
 FILES: Mapping[str, type[Settings]] = {
     "federation.toml": Federation,
     "federation.toml, each [[silo]]": FoundingMember,
-    "STUDY.toml": Study,
+    "STUDY.toml": StudyTerms,
+    "STUDY.toml of kind train": TrainingStudy,
+    "STUDY.toml of kind evaluate": EvaluationStudy,
+    "STUDY.toml of kind search": SearchStudy,
+    "STUDY.toml of kind survey": SurveyStudy,
     "[task] of both": TaskSettings,
     "[evaluate] of STUDY.toml": EvaluateTerms,
     "[search] of STUDY.toml": SearchTerms,
@@ -56,7 +68,13 @@ def settings(
 
 def in_files() -> list[Setting]:
     """Every setting of a federation's files, by file."""
-    return [replace(setting, owner=title) for title, record in FILES.items() for setting in of_record("", record)]
+    return [replace(setting, owner=title) for title, record in FILES.items() for setting in _own(record)]
+
+
+def _own(record: type[Settings]) -> list[Setting]:
+    """The keys that a record adds: those of every kind of study are listed once, a federation's own study's too."""
+    known = {"study"} | (set(StudyTerms.model_fields) if record in KINDS.values() else set())
+    return [setting for setting in of_record("", record) if setting.key not in known]
 
 
 def page() -> str:
@@ -66,6 +84,8 @@ def page() -> str:
         "Made by `pomona deploy settings --out docs/federation-files.md`; `pomona deploy settings KEY` explains one "
         "key. Section `[run]` of `federation.toml` and `STUDY.toml` has the [settings of a run](settings.md), but for "
         "those that silos set for themselves; `[data]` and `[views.NAME]` of `silo.toml` have those of section `data`.",
+        "A `federation.toml` may have the keys of a study of kind `train` beside its own, but for `decide`: that study "
+        "comes with the kits.",
     ]
-    parts += [table(title, [*of_record("", record)]) for title, record in FILES.items()]
+    parts += [table(title, _own(record)) for title, record in FILES.items()]
     return "\n\n".join(parts) + "\n"

@@ -15,6 +15,9 @@ Study = Annotated[str, Parameter(help="a study by its name or the first digits o
 HERE = Path()
 
 
+NO_BOUND = "no noise, so no bound"
+
+
 def start(*, folder: Folder = HERE, json: Json = False) -> None:
     """Take part: keep this silo connected until it is stopped."""
     from pomona_federation.silo.processes.supernode_supervisor import run_node
@@ -36,29 +39,38 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
     if json:
         emit(s)
         return
-    why = f" ({s['reason']})" if s["reason"] else ""
-    lines = [
+    torn, visits = s["torn_visits"], f"last visit {s['last_visit'] or 'none yet'}"
+    say(
         f"{s['federation']} at {s['server']}",
-        f"node      {s['state']}{why}, since {s['since'] or '-'}, {s['restarts']} restarts",
+        f"node      {s['state']}{_in_brackets(s['reason'])}, since {s['since'] or '-'}, {s['restarts']} restarts",
         *(f"study     {w['study']} ({w['hash']}): {_at(w)}" for w in s["studies"]),
-        f"round     {s['round'] or 0} of {s['rounds']}, last visit {s['last_visit'] or 'none yet'}"
+        f"round     {s['round'] or 0} of {s['rounds']}, {visits}"
         if s["own_study"]
         else "round     the kit came with no study of its own",
-        *([f"fault     of the kit's own study: {s['fault']}"] if s["fault"] else []),
+        *_if(s["fault"], f"fault     of the kit's own study: {s['fault']}"),
         f"traffic   {_traffic([s, *s['studies']])}",
         f"disk      {s['free_gb']} GB free",
         f"version   {s['version']}; the server's: {s['server_version'] or 'not known yet'}",
-    ]
-    torn = s["torn_visits"]
-    lines += [f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out"] if torn else []
-    lines += [f"authority valid until {s['authority']}"] if s["authority"] else []
-    lines += [
-        f"privacy   study {p['study']}: "
-        + (f"epsilon {p['spent']:.3g} spent of {bound:.3g}, delta {p['delta']:g}" if bound else "no noise, so no bound")
-        for p in s["privacy"]
-        for bound in [p["epsilon_at_most"]]
-    ]
-    say(*lines, *(f"warning: {text}" for text in (s["warning"], s["version_warning"]) if text))
+        *_if(torn, f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out"),
+        *_if(s["authority"], f"authority valid until {s['authority']}"),
+        *map(_spent, s["privacy"]),
+        *(f"warning: {text}" for text in (s["warning"], s["version_warning"]) if text),
+    )
+
+
+def _if(said: object, line: str) -> list[str]:
+    return [line] if said else []
+
+
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
+
+
+def _spent(study: dict[str, Any]) -> str:
+    """What a study has cost of the silo's privacy."""
+    bound = study["epsilon_at_most"]
+    cost = f"epsilon {study['spent']:.3g} spent of {bound:.3g}, delta {study['delta']:g}" if bound else NO_BOUND
+    return f"privacy   study {study['study']}: {cost}"
 
 
 def _at(study: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pomona.core.errors import ConfigError, StorageError
 from pomona.storage.lock import LOCK
-from pomona_federation.study_kinds import RESULTS
+from pomona_federation.study import RESULTS
 
 Kind = Literal["keep", "secret", "kit", "own"]
 Role = Literal["server", "silo"]

@@ -35,21 +35,33 @@ def deciding(kit: Path, whose: Role) -> list[str]:
 
     Nothing is imported. Raises ConfigError, StorageError or OSError for files that cannot be read.
     """
+    found = [*_code(kit), *(f"{path.name}, which is not that of a kit" for path in _foreign(kit, whose)), *_named(kit)]
+    return found + (_members(kit) if whose == "server" else _accepted(kit))
+
+
+def _code(kit: Path) -> list[str]:
+    """Files of code that are not the app's."""
     app = kit_files.app()
     files = sorted((str(path.relative_to(kit)), path) for path in kit.rglob("*") if path.is_file())
     code = ((name, path) for name, path in files if name.endswith(CODE))
-    found = [f"code in {name}" for name, path in code if name not in app or app[name] != content(path)]
-    found += [f"{path.name}, which is not that of a kit" for path in _foreign(kit, whose)]
+    return [f"code in {name}" for name, path in code if name not in app or app[name] != content(path)]
+
+
+def _named(kit: Path) -> list[str]:
+    """Code that settings name."""
+    found = []
     for file, sections in NAMING.items():
         tree = read_tree(kit / file) if (kit / file).exists() else {}
         named = {name for section in sections for name in _texts(tree.get(section)) if ":" in name}
         found += [f"{file}, which names the code {name}" for name in sorted(named) if not package(name)]
-    if whose == "server":
-        return found + _members(kit)
-    if (kit / POLICY).exists():
-        found.append(f"{POLICY}, the rules by which studies are accepted")
+    return found
+
+
+def _accepted(kit: Path) -> list[str]:
+    """A silo's rules, and the studies that it has accepted."""
+    rules = [f"{POLICY}, the rules by which studies are accepted"] if (kit / POLICY).exists() else []
     accepted = [known for known in KnownStudies(kit, foreign=True).all if known.status == "accepted"]
-    return found + [f"study {known.study.name}, accepted by {known.by or 'nobody named'}" for known in accepted]
+    return rules + [f"study {known.study.name}, accepted by {known.by or 'nobody named'}" for known in accepted]
 
 
 def _members(kit: Path) -> list[str]:

@@ -15,7 +15,7 @@ from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.metrics.score import Score
 from pomona_federation.agreement import Certificate, SiloName
-from pomona_federation.study_kinds import MOST_JUDGED
+from pomona_federation.study import MOST_JUDGED
 
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # a randomly drawn id
 PublicKey = Annotated[str, StringConstraints(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")]

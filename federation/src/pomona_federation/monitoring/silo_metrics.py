@@ -14,9 +14,9 @@ from pomona_federation.agreement import Federation
 from pomona_federation.monitoring.prometheus_text import Family, Sample, counter, gauge, gauges, together
 from pomona_federation.monitoring.server_metrics import day
 from pomona_federation.silo import history
-from pomona_federation.silo.data.privacy_budget import KIT
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies.known_studies import KnownStudies
+from pomona_federation.study import KIT, Study
 
 STATES = ("never started", "starting", "connected", "waiting", "restarting", "stopped", "revoked", "killed")
 STATUSES = ("pending", "accepted", "declined")
@@ -40,17 +40,17 @@ class WatchedSilo:
     def look(self) -> tuple[dict[str, Any], list[Family]]:
         """The status, as returned by ``status.silo``, and all metrics. Raises StorageError, ConfigError."""
         now, own = status.silo(self.kit), SiloFile.load(self.kit / "silo.toml")
-        studies = {title: self._study(homes, agreed) for title, homes, agreed in self._studies()}
+        studies = {title: self._study(homes, study) for title, homes, study in self._studies()}
         return now, [*self._node(now, own), *together("study", studies)]
 
-    def _studies(self) -> Iterator[tuple[str, Sequence[Path], Federation]]:
-        """For each study that this silo takes part in: its name, the folders of its rounds, its terms."""
+    def _studies(self) -> Iterator[tuple[str, Sequence[Path], Study]]:
+        """For each study that this silo takes part in: its name, the folders of its rounds, and itself."""
         federation, known = Federation.read(self.kit / "federation.toml"), KnownStudies(self.kit)
-        if federation.comes_with_study:
-            yield KIT, [self.kit / "state"], federation
+        if federation.study:
+            yield KIT, [self.kit / "state"], federation.study
         for study in known.all:
             if study.status == "accepted":
-                yield study.study.name, known.homes(study), known.agreed(federation, study)
+                yield study.study.name, known.homes(study), study.study
 
     def _node(self, now: dict[str, Any], own: SiloFile) -> list[Family]:
         about = {"federation": now["federation"], "silo": own.name, "version": version("pomona")}
@@ -81,14 +81,14 @@ class WatchedSilo:
             gauge(f"{PREFIX}_disk_free_bytes", "Room on the kit's disk.", shutil.disk_usage(self.kit).free),
         ]  # fmt: skip
 
-    def _study(self, homes: Sequence[Path], agreed: Federation) -> list[Family]:
+    def _study(self, homes: Sequence[Path], study: Study) -> list[Family]:
         begun = [(home, visits) for home in homes if (visits := history.read(home)[0])]
         visits = [visit for _, each in begun for visit in each]
         traffic = {"down": sum(v.bytes_down for v in visits), "up": sum(v.bytes_up for v in visits)}
         last = (begun[-1][0] / history.FILE).stat().st_mtime if begun else None
         return [
             gauge(f"{PREFIX}_round", "The round of the last visit.", visits[-1].round if visits else None),
-            gauge(f"{PREFIX}_rounds", "Rounds of the whole study.", agreed.run.get("rounds")),
+            gauge(f"{PREFIX}_rounds", "Rounds of the whole study.", study.rounds),
             gauge(f"{PREFIX}_last_visit_timestamp_seconds", "When the last task was done.", last),
             Family(
                 f"{PREFIX}_bytes_total", "counter", "Bytes of models, all rounds.",

@@ -16,9 +16,10 @@ from pomona.record import events
 from pomona.record.events import EVENTS
 from pomona.storage.hash_chain import parsed
 from pomona_federation import status
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.monitoring.followed_file import Followed
 from pomona_federation.server.studies.study_queue import QueuedStudy, StudyQueue
+from pomona_federation.study import SurveyStudy
 
 SPOKE = {"present", "received"}  # events backed by a silo's own signature
 Key = tuple[str, str, str]  # model, when, split
@@ -116,7 +117,7 @@ Row = dict[str, Any]
 class PrivacyAccount:
     """Computes the privacy cost of a federation's rounds, with a cache. Without privacy nothing is loaded."""
 
-    federation: Federation
+    agreed: StudyAgreement
     _known: dict[tuple[int, int], float | None] = field(default_factory=dict)
 
     def bounds(self, standing: Mapping[str, Any]) -> dict[str, float | None]:
@@ -128,7 +129,7 @@ class PrivacyAccount:
         Args:
             standing: as returned by ``status.server``.
         """
-        if "privacy" not in self.federation.run:
+        if isinstance(study := self.agreed.study, SurveyStudy) or "privacy" not in study.run:
             return {}
         last = standing["round"] + (standing["state"] == "running")
         members = [s for s in standing["silos"] if s["samples"] and s["joined"]]
@@ -146,7 +147,7 @@ class PrivacyAccount:
     def _bound(self, samples: int, rounds: int) -> float:
         from pomona.privacy.epsilon_projection import projected_epsilon
 
-        config = self.federation.config()
+        config = self.agreed.config
         assert config.privacy
         settings = config.privacy.model_copy(update={"accountant": "rdp"})
         asked = config.method.method().card.gradients
@@ -207,10 +208,9 @@ class WatchedServer:
             events = (meant.at_work if meant else folder) / EVENTS
             record = self._records.setdefault(events, Followed(events, RecordedRun)).look()
             standing = status.server(self.kit, meant.name if meant else None)
-            if name not in self._accounts:
-                agreed = meant.agreed(queue.federation, self.kit) if meant else queue.federation
-                self._accounts[name] = PrivacyAccount(agreed)
-            spent = self._accounts[name].bounds(standing)
+            if meant and name not in self._accounts:
+                self._accounts[name] = PrivacyAccount(meant.agreed(queue.federation, self.kit))
+            spent = self._accounts[name].bounds(standing) if meant else {}
             silos = [{**silo, "epsilon": spent.get(silo["silo"])} for silo in standing["silos"]]
             standing = {**standing, "silos": silos}
             return StudyView(name, folder, standing, record, audited.studies[name], audited.seen, audited.lost)

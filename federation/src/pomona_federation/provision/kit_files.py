@@ -62,7 +62,7 @@ def silo(
         own_key: whether the silo supplied its public key, so that its private key is not in the kit.
         digits: the digits to compare by telephone.
     """
-    task = federation.tasked
+    task = federation.study.task if federation.study else None
     about = _about("silo", federation, name, installed) | {
         "own_key": own_key,
         "digits": digits,
@@ -105,7 +105,7 @@ def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
 
 
 def _about(role: Role, federation: Federation, member: str, installed: Mapping[str, bytes]) -> dict[str, Any]:
-    config = federation.config() if federation.comes_with_study else None
+    config = federation.own.config if federation.own else None
     return {
         "role": role,
         "unit": f"pomona-{role}-{federation.name}" + (f"-{member}" if role == "silo" else ""),
@@ -114,6 +114,7 @@ def _about(role: Role, federation: Federation, member: str, installed: Mapping[s
         "final": FINAL[role],
         "home": f"{HOME}/{federation.name}/{member}",
         "federation": federation,
+        "study": federation.study,
         "config": config,
         "card": config.method.method().card if config else None,
         "version": version("pomona"),

@@ -21,7 +21,7 @@ from pomona_federation.agreement import Federation, FoundingMember
 from pomona_federation.pki import certificates, keys
 from pomona_federation.provision import kit_files
 from pomona_federation.provision.new_files import appearing, folders, write
-from pomona_federation.provision.wheels import LOCK, SUMS, Libraries, locked, of_folder, own_wheels
+from pomona_federation.provision.wheels import LOCK, SUMS, Libraries, installed, own_wheels
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 AGREED = "federation.toml"
@@ -83,18 +83,15 @@ def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libr
         raise ConfigError(f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}")
     if out.exists() or out.is_symlink():
         raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
-    installed = of_folder(wheels) if wheels else {}
-    if libraries and LOCK in installed:
-        raise ConfigError(f"{wheels} has a {LOCK}; remove it, or ask for no other libraries")
-    installed = {**locked(libraries or "cpu"), **installed}
+    fetched = installed(wheels, libraries)
     with appearing(out) as made:
         authority = None if federation.insecure else certificates.authority(federation.name)
         members = [_member(authority, federation, name, brought.get(name)) for name in names] if authority else []
         _distinct(members)
         if authority:
             write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
-        write(made / "server", _server(federation, authority, members, installed) | agreed)
-        write(made / "server" / "wheels", installed)
+        write(made / "server", _server(federation, authority, members, fetched) | agreed)
+        write(made / "server" / "wheels", fetched)
         digest = flower_bundle.digest(made / "server" / "app")
         write(made / "server", {flower_bundle.PIN: f"{digest}\n".encode()})
         folders(made / "server" / kit_files.STATE["server"])
@@ -171,7 +168,7 @@ def provisioned(out: Path) -> Federation:
 
 def _agreed(path: Path, federation: Federation) -> kit_files.Files:
     """The files that all kits share: the agreement as written, or with its first weights and their hash."""
-    if not federation.comes_with_study or (model := federation.config().model).init is None:
+    if not federation.own or (model := federation.own.config.model).init is None:
         return {AGREED: content(path)}
     tree = read_file(path)
     tree["run"]["model"] |= {"init": WEIGHTS, "init_sha256": model.init_sha256}
@@ -198,9 +195,9 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     own = next((member for member in members if member.name == name), None)
     brought = own is not None and own.private is None
     wheels = server / "wheels"
-    installed = {p.name: content(p, LONG) for p in wheels.iterdir() if p.name in (*own_wheels(), SUMS, LOCK)}
-    files = kit_files.silo(federation, name, digest, installed, own_key=brought, digits=_compared(server, federation))
-    files |= {f"wheels/{file}": text for file, text in installed.items()}
+    fetched = {p.name: content(p, LONG) for p in wheels.iterdir() if p.name in (*own_wheels(), SUMS, LOCK)}
+    files = kit_files.silo(federation, name, digest, fetched, own_key=brought, digits=_compared(server, federation))
+    files |= {f"wheels/{file}": text for file, text in fetched.items()}
     files |= {name: content(server / name, MOST_WEIGHTS) for name in (AGREED, WEIGHTS) if (server / name).exists()}
     if own:
         files |= {"certs/ca.crt": content(server / "certs" / "ca.crt"), "keys/silo.pub": own.public}

@@ -24,6 +24,17 @@ def locked(libraries: Libraries) -> Mapping[str, bytes]:
     return {LOCK: (files("pomona_federation.provision") / "locks" / f"{libraries}.lock").read_bytes()}
 
 
+def installed(folder: Path | None, libraries: Libraries | None) -> Mapping[str, bytes]:
+    """Files of a kit's folder ``wheels``, without a README: the lead's, if there is a folder, and a list of libraries.
+
+    Raises ConfigError for two lists of libraries, or as ``of_folder``.
+    """
+    found = of_folder(folder) if folder else {}
+    if libraries and LOCK in found:
+        raise ConfigError(f"{folder} has a {LOCK}; remove it, or ask for no other libraries")
+    return {**locked(libraries or "cpu"), **found}
+
+
 def described(lock: bytes) -> str:
     """A lock's purpose, from its first line."""
     return lock.partition(b"\n")[0].decode(errors="replace").removeprefix("# ")

@@ -103,7 +103,8 @@ class LocalFederation:
         role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
         with (self.folder / f"{who}.log").open("ab") as file:
             command = [*before, sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)]
-            named = named_code(Federation.read(self.server / "federation.toml").run)
+            study = Federation.read(self.server / "federation.toml").study
+            named = named_code(study.run) if study else []
             path = [*sys.path, *map(str, own_code_folders() if named else ())]
             env = environment(self.folder) | {"PYTHONPATH": os.pathsep.join(path)}
             self._own[who] = subprocess.Popen(

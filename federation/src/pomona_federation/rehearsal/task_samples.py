@@ -22,7 +22,7 @@ from pomona.scenario import Scenario
 from pomona_federation.agreed_config import resolved
 from pomona_federation.agreement import SHARE, Federation
 from pomona_federation.silo.data.kept_data import agreed_data, conformed
-from pomona_federation.study import Study, StudyTerms
+from pomona_federation.study import TrainingStudy, read_study
 from pomona_federation.task_settings import TaskSettings
 
 ROLES = (0, 0, 0, 1, 2)  # of five samples: three for training, one for validation, one for test
@@ -45,13 +45,16 @@ def scenario(federation: Federation, over: Tree) -> Scenario:
         ConfigError: the model, the method or the settings do not fit the task.
         DataError: the given data does not fit it.
     """
-    task, silos = federation.task, [silo.name for silo in federation.silo]
+    agreed, silos = federation.own, [silo.name for silo in federation.silo]
+    if agreed is None:
+        raise ConfigError("section task is missing; a rehearsal needs a study: give sections run and task")
+    task = agreed.task
     if task.kind == "text":
         raise ConfigError("[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona run`")
     named = "name" in over.get("data", {})
     made: Tree = DEALT if named else {"data": {"name": "made-up"}, "partition": {"name": "natural"}}
-    fixed = {"clients": len(silos), "workers": 1, "metric": federation.config().metric}
-    config = resolve(made, {"largest_share": federation.largest_share}, federation.run, fixed, over)
+    fixed = {"clients": len(silos), "workers": 1, "metric": agreed.config.metric}
+    config = resolve(made, {"largest_share": agreed.largest_share}, agreed.run_study.run, fixed, over)
 
     def read(settings: DataSettings) -> Dataset:
         return agreed_data(settings, task) if named else made_up(task, silos, config.seed)
@@ -68,13 +71,13 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
     Raises:
         ConfigError: no federation would run it, or it trains no model; the message names the file.
     """
-    terms: StudyTerms = Federation.load(path) if "silo" in read_file(path) else Study.read(path)
+    study = Federation.load(path).study if "silo" in read_file(path) else read_study(path)
     try:
-        task = terms.tasked
-        if terms.kind != "train" or task is None:
-            lacking = "section task is missing" if terms.kind == "train" else f"kind = {terms.kind!r} trains no model"
+        if not isinstance(study, TrainingStudy):
+            lacking = f"kind = {study.kind!r} trains no model" if study else "section task is missing"
             raise ConfigError(f"{lacking}; simulated is a study of kind train, with its sections run and task")
-        agreed = resolved(terms, task, 1, SHARE, insecure=False)
+        task = study.task
+        agreed = resolved(study, task, 1, SHARE, insecure=False)
     except ConfigError as fault:
         raise ConfigError(f"{path}: {fault}") from None
 
@@ -85,7 +88,7 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
             )
         return Scenario.prepare(config, lambda data: agreed_data(data, task), agreed=True)
 
-    return {"largest_share": SHARE, **terms.run, "metric": agreed.metric}, prepare
+    return {"largest_share": SHARE, **study.run, "metric": agreed.metric}, prepare
 
 
 def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:

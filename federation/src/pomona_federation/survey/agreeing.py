@@ -23,16 +23,10 @@ def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[F
     Raises:
         DataError: silos have samples or labels of different kinds, or no column in common.
     """
-    first, one = next(iter(silos.items()))
-    for name, own in silos.items():
-        for what in ("kind", "shape", "dtype", "targets", "labels"):
-            if (mine := getattr(own, what)) != (theirs := getattr(one, what)):
-                raise DataError(
-                    f"silo {name} has {what} {_said(mine)}, {first} {_said(theirs)}; bring both into one form, and "
-                    "start another survey"
-                )
+    _require_alike(silos)
     by_silo = {name: {form.name: form for form in own.columns} for name, own in silos.items()}
-    common = [form.name for form in one.columns if all(form.name in forms for forms in by_silo.values())]
+    first = next(iter(by_silo.values()))
+    common = [column for column in first if all(column in forms for forms in by_silo.values())]
     notes = [
         f"{name} has columns that others have not: {listed(alone)}; it leaves them out by data.drop_columns"
         for name, forms in by_silo.items()
@@ -50,6 +44,18 @@ def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[F
     return question, tuple(notes)
 
 
+def _require_alike(silos: Mapping[str, ColumnsReply]) -> None:
+    """Raise DataError unless all silos have samples and labels of one kind."""
+    first, one = next(iter(silos.items()))
+    for name, own in silos.items():
+        for what in ("kind", "shape", "dtype", "targets", "labels"):
+            if (mine := getattr(own, what)) != (theirs := getattr(one, what)):
+                raise DataError(
+                    f"silo {name} has {what} {_said(mine)}, {first} {_said(theirs)}; bring both into one form, and "
+                    "start another survey"
+                )
+
+
 def require_answered(
     survey: SurveySettings, question: FiguresQuestion, own: ColumnsReply, reply: FiguresReply, most: int
 ) -> None:
@@ -65,6 +71,12 @@ def require_answered(
         reply: its answer.
         most: most rows that a silo may have.
     """
+    _require_asked(question, own, reply)
+    _require_large(survey, reply, most)
+
+
+def _require_asked(question: FiguresQuestion, own: ColumnsReply, reply: FiguresReply) -> None:
+    """Raise ProtocolError unless a reply covers exactly the columns asked for, and the labels that the silo has."""
     numbers = {form.name for form in question.columns if form.kind != "category"}
     names = {form.name for form in question.columns} - numbers
     untold = {*reply.untold}
@@ -74,6 +86,10 @@ def require_answered(
     of_classes = own.targets == "classes"
     if bool(reply.classes) != of_classes or ((of_classes or labels) and {*reply.targets} != {*labels}):
         raise ProtocolError("its answer is of other labels than the silo has")
+
+
+def _require_large(survey: SurveySettings, reply: FiguresReply, most: int) -> None:
+    """Raise ProtocolError for cells of too few rows, for too many cells, and for more rows than a silo may have."""
     told: list[SafeColumn] = [*reply.numbers.values(), *reply.targets.values()]
     if not survey.least <= reply.rows <= most:
         raise ProtocolError(f"its answer is of {reply.rows} rows, not of {survey.least} to {most}")

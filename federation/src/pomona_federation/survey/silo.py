@@ -1,7 +1,7 @@
 """A silo's side of a survey: two pure functions from data and a question to a reply, and a record of disclosures."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -69,13 +69,7 @@ def figures(
     """
     found = _described(survey, data)
     offered = {form.name for form in _offered(found, survey).columns}
-    asked = {form.name: form for form in question.columns}
-    if len(asked) < len(question.columns) or {*asked} - offered or (survey.columns and {*asked} - {*survey.columns}):
-        raise ProtocolError("the server asks about columns that this silo does not have or was not to be asked about")
-    if survey.noise and any(
-        (form.kind == "category") != (name in survey.noise.categories) for name, form in asked.items()
-    ):
-        raise ProtocolError("the server asks about columns as another kind than their agreed cells are of")
+    asked = _asked(survey, question, offered)
     forms = [_readable(form, asked.get(form.name, form)) for form in found.columns]
     raw = _enough(read_raw(data, survey.seed, forms), survey)
     shown = NoisyData(raw, survey.noise, generator or secret_generator()) if survey.noise else raw
@@ -85,6 +79,18 @@ def figures(
         rows=before.rows, **_columns(survey, question, before, fresh), **_targets(survey, before, fresh)
     )
     return reply, _together(before, reply)
+
+
+def _asked(survey: SurveySettings, question: FiguresQuestion, offered: Set[str]) -> Mapping[str, ColumnForm]:
+    """The columns that the server asks about. Raises ProtocolError for others than were offered, or in another form."""
+    asked = {form.name: form for form in question.columns}
+    if len(asked) < len(question.columns) or {*asked} - offered or (survey.columns and {*asked} - {*survey.columns}):
+        raise ProtocolError("the server asks about columns that this silo does not have or was not to be asked about")
+    if survey.noise and any(
+        (form.kind == "category") != (name in survey.noise.categories) for name, form in asked.items()
+    ):
+        raise ProtocolError("the server asks about columns as another kind than their agreed cells are of")
+    return asked
 
 
 def secret_generator() -> np.random.Generator:

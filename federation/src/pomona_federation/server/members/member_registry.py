@@ -20,7 +20,7 @@ from pomona.core.files import text
 from pomona.core.settings import Settings
 from pomona.core.weight_limit import weights
 from pomona.storage.lock import waiting_lock
-from pomona_federation.agreement import Certificate, Federation, SiloName
+from pomona_federation.agreement import SHARE, Certificate, Federation, SiloName
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import RENEWALS, CertifiedKey
 from pomona_federation.pki.keys import signed
@@ -75,6 +75,7 @@ class MemberRegistry:
         federation: Federation,
         greet: Callable[[], None] = lambda: None,
         standing: "MemberRegistry | None" = None,
+        share: float = SHARE,
     ) -> None:
         """Open the registry in a folder, or start one with the founders of a kit.
 
@@ -83,9 +84,10 @@ class MemberRegistry:
             federation: defines the founders.
             greet: called before a round's roster is settled, to admit silos that have come in the meantime.
             standing: the registry in ``run/``, for the registry of a further study.
+            share: largest share of one silo in a mean.
         """
         self._path, self._places, self._greet = folder / ROSTER, federation.places, greet
-        self.share, self._most = federation.largest_share, federation.most_samples
+        self.share, self._most = share, federation.most_samples
         self._insecure, self._standing = federation.insecure, standing
         if not self._path.exists():
             with self._changing():

@@ -47,7 +47,7 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standi
     federation = Federation.read(folder / "federation.toml")
     folder, state = folder.absolute(), folder.absolute() / "run"
     os.umask(0o077)
-    standing |= not federation.comes_with_study
+    standing |= federation.study is None
     queue, before = StudyQueue(folder), read_status(state)
     if before and before.state == "finished" and not standing and not queue.open:
         say(f"the run in {state} is finished after round {before.round}; nothing to do")

@@ -7,12 +7,13 @@ from pomona.core.errors import ProtocolError
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.metrics.metric import Metric, metric_named
 from pomona.metrics.score import Score
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.message_bodies import Answer, Refusal, RowOrigin, row_statement
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.server.members.member_registry import MemberRegistry
 from pomona_federation.server.rounds.outgoing_task import OutgoingTask
+from pomona_federation.study import TrainingStudy
 from pomona_federation.versions import note
 
 Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
@@ -27,7 +28,7 @@ class AnswerReader:
         relays: the tensors of an uplink that are passed on to other silos unchanged.
     """
 
-    federation: Federation
+    agreed: StudyAgreement
     run: str
     registry: MemberRegistry
     relays: Collection[str]
@@ -49,14 +50,14 @@ class AnswerReader:
         Raises ProtocolError.
         """
         fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
-        scores = checked_scores(answer, request.watched, self.federation)
+        scores = checked_scores(answer, request.watched, self.agreed)
         reply = Reply(place, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
         arrival = Arrival(reply, answer.run, answer.number, answer.samples, sent.bytes_down, sent.bytes_up)
         if fault or not request.trains:
             return arrival, []
         if sha256(uplink) != answer.uplink:
             raise ProtocolError("the uplink is not the one that was signed")
-        encoding = Encoding(self.federation.wire, self.federation.places)
+        encoding = Encoding(self.agreed.run_study.wire, self.agreed.federation.places)
         tensors = encoding.unpack_uplink(uplink, request.expects)
         origins = [self._origin(place, sent, answer, name, encoding.pack(tensors[name])) for name in self.relays]
         return replace(arrival, reply=replace(reply, uplink=tensors)), origins
@@ -76,29 +77,29 @@ class AnswerReader:
         return digest, origin
 
 
-def checked_scores(answer: Answer, watched: Collection[str], federation: Federation) -> list[Score]:
+def checked_scores(answer: Answer, watched: Collection[str], agreed: StudyAgreement) -> list[Score]:
     """The scores of an answer; none if the federation does not share them.
 
     Args:
         answer: as signed by a silo.
         watched: the requested moments.
-        federation: defines whether scores are shared, how many samples a silo may have, and the method.
+        agreed: defines whether scores are shared, how many samples a silo may have, and the method.
 
     Raises:
         ProtocolError: a score that was not requested, is duplicated, is on more samples than a silo may have, is
             outside the metric's range, or contradicts itself.
     """
-    if not federation.share_scores:
+    if isinstance(agreed.study, TrainingStudy) and not agreed.study.share_scores:
         return []
-    card = federation.config().method.method().card
-    models, metric = MODELS | {card.headline[0], *card.judges}, metric_named(str(federation.config().metric))
+    card = agreed.config.method.method().card
+    models, metric = MODELS | {card.headline[0], *card.judges}, metric_named(str(agreed.config.metric))
     found: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
-        if not federation.shares(score.split, score.samples):
+        if not agreed.run_study.shares(score.split, score.samples):
             raise ProtocolError(f"a score on {score.samples} samples of {score.split}, which was not to be shared")
         if score.model not in models or score.when not in watched or score.key in found:
             raise ProtocolError(f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for")
-        _require_consistent(score, federation.most_samples, metric)
+        _require_consistent(score, agreed.federation.most_samples, metric)
         found[score.key] = score
     return list(found.values())
 

@@ -18,7 +18,7 @@ from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.uplink_spool import UplinkSpool
 from pomona.methods.base import Downlink, Server
 from pomona.storage.tensor_validation import largest
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.messages.message_bodies import Newcomer, Refusal, Renewal, RowOrigin, Task
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
@@ -45,7 +45,7 @@ class FlowerTransport:
         pause: seconds between looks for answers.
     """
 
-    federation: Federation
+    agreed: StudyAgreement
     standing: Path
     run: str
     server: Server
@@ -67,8 +67,8 @@ class FlowerTransport:
 
     def __post_init__(self) -> None:
         relays = tuple(self.server.relays.values())
-        self._reader = AnswerReader(self.federation, self.run, self.registry, relays)
-        self._exchange = MessageExchange(self.federation, self.run, self.registry, self.bus, self.audit, self.pause)
+        self._reader = AnswerReader(self.agreed, self.run, self.registry, relays)
+        self._exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
         shutil.rmtree(self.scratch, ignore_errors=True)  # left by a server that was killed at the wrong moment
         self.scratch.mkdir()
 
@@ -91,9 +91,9 @@ class FlowerTransport:
             at_round(self._round)
             announce(self.standing, largest(request.expects))
         self._spool = UplinkSpool.of(request, self.scratch)
-        packed = PackedRows(down, Encoding(self.federation.wire, self.federation.places))
+        packed = PackedRows(down, Encoding(self.agreed.run_study.wire, self.agreed.federation.places))
         members = self.registry.entries
-        shown = introductions(members, len(self.federation.silo))
+        shown = introductions(members, len(self.agreed.federation.silo))
         tasks = {
             place: OutgoingTask(
                 members[place].name,
@@ -168,7 +168,7 @@ class FlowerTransport:
             for key in packed.down
         }
         return Task(
-            agreement=self.federation.agreement,
+            agreement=self.agreed.agreement,
             run=self.run,
             number=request.round.number,
             place=place,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pomona.core.errors import QuorumError
 from pomona_federation import versions
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.server.members.member_registry import MemberRegistry
 
 
@@ -27,7 +27,7 @@ class Gatherer(Protocol):
 
 def gather_silos(
     transport: Gatherer,
-    federation: Federation,
+    agreed: StudyAgreement,
     standing: Path,
     awaited: Callable[[Collection[str]], Collection[str]] = frozenset,
 ) -> None:
@@ -46,11 +46,11 @@ def gather_silos(
         other = {name for name, said in versions.noted(standing).items() if not said.works_with(versions.own())}
         return [name for place, name in members() if place not in transport.known and name not in other]
 
-    transport.gather(federation.wait, missing)
+    transport.gather(agreed.study.wait, missing)
     everybody = [name for _, name in members()]
     away = [name for place, name in members() if place not in transport.known]
-    if len(everybody) - len(away) < federation.quorum:
+    if len(everybody) - len(away) < agreed.quorum:
         raise QuorumError(
-            f"{len(everybody) - len(away)} of {len(everybody)} silos came within {federation.wait:g} s, "
-            f"{federation.quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
+            f"{len(everybody) - len(away)} of {len(everybody)} silos came within {agreed.study.wait:g} s, "
+            f"{agreed.quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
         )

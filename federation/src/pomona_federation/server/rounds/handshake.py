@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 from pomona.core.bounds import PLACES, Place
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Hello, HelloReply, Refusal
@@ -45,7 +45,7 @@ class Handshake:
         nodes: the node of every identified silo, by place; the last one if there were several.
     """
 
-    federation: Federation
+    agreed: StudyAgreement
     run: str
     registry: MemberRegistry
     bus: MessageBus
@@ -95,7 +95,7 @@ class Handshake:
                 self.audit.write("present", silo=entry.name, samples=entry.size, node=str(node))
 
     def _hello(self) -> Hello:
-        return Hello(agreement=self.federation.agreement, run=self.run, nonce=secrets.token_hex(16))
+        return Hello(agreement=self.agreed.agreement, run=self.run, nonce=secrets.token_hex(16))
 
     def greet(self) -> dict[str, str]:
         """Ask every unknown node for its identity, and process the replies that have come, without waiting.

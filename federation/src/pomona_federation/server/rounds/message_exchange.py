@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, time
 
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.json_store import write_json
 from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered
@@ -94,7 +94,7 @@ class MessageExchange:
         pause: seconds between looks for answers.
     """
 
-    federation: Federation
+    agreed: StudyAgreement
     run: str
     registry: MemberRegistry
     bus: MessageBus
@@ -104,7 +104,7 @@ class MessageExchange:
     waiting: WaitingFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self.handshake = Handshake(self.federation, self.run, self.registry, self.bus, self.audit)
+        self.handshake = Handshake(self.agreed, self.run, self.registry, self.bus, self.audit)
         self.waiting = WaitingFile(self.registry.path.parent)
 
     @property
@@ -144,9 +144,9 @@ class MessageExchange:
             Who was turned away meanwhile, and why.
         """
         began, nodes = monotonic(), self.handshake.nodes
-        limit, last_seen = began + self.federation.deadline, dict.fromkeys(messages, began)
+        limit, last_seen = began + self.agreed.study.deadline, dict.fromkeys(messages, began)
         sent, turned_away = dict[str, int](), dict[str, str]()  # tickets' places; reasons
-        self.waiting.begin(stage, self.federation.deadline)
+        self.waiting.begin(stage, self.agreed.study.deadline)
         while (open_ := _open(messages)) and monotonic() < limit:
             online, now = self.bus.online(), monotonic()
             if any(nodes.get(place) not in online for place in open_):
@@ -167,7 +167,7 @@ class MessageExchange:
                     hear(place, answer)
             last_seen |= {place: now for place in _open(messages) if nodes.get(place) in online}
             for place in _open(messages):
-                if place not in sent.values() and now - last_seen[place] > self.federation.patience:
+                if place not in sent.values() and now - last_seen[place] > self.agreed.study.patience:
                     messages[place].fail("it is not connected")
             self.waiting.tell(*standing(messages, sent.values()))
             if not came and _open(messages):

@@ -28,7 +28,7 @@ from pomona.storage.committed_rounds import FOLDER
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
 from pomona.tasks import TASKS
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.json_store import write_json
 from pomona_federation.messages.message_bus import MessageBus
@@ -43,6 +43,7 @@ from pomona_federation.server.studies import evaluation_result
 from pomona_federation.server.studies.consents import Consents
 from pomona_federation.server.studies.search_study import search
 from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.study import EvaluationStudy, SearchStudy, SurveyStudy, TrainingStudy
 from pomona_federation.supervision.process_logs import SERVER, logging_to
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 
@@ -68,58 +69,59 @@ def coordinate(kit: Path, bus: MessageBus, study: str = "", pause: float = 1.0) 
     out = queued.folder
     consents = Consents(out)
     with logging_to(kit / "run" / "logs" / SERVER), locked(out / FOLDER), writing(out), status_kept(out):
-        federation = queued.agreed(Federation.load(kit / "federation.toml"), kit)
+        agreed = queued.agreed(Federation.load(kit / "federation.toml"), kit)
 
-        def rounds(terms: Federation, folder: Path) -> Result:
+        def rounds(terms: StudyAgreement, folder: Path) -> Result:
             return _rounds(terms, kit / "run", folder, bus, pause, consents)
 
-        match federation.kind:
-            case "survey":
-                conduct(federation, kit / "run", out, bus, pause)
-            case "search":
-                search(federation, queued.name, out, rounds)
-            case "evaluate":
-                result = rounds(federation, out)
+        match agreed.study:
+            case SurveyStudy():
+                conduct(agreed, kit / "run", out, bus, pause)
+            case SearchStudy():
+                search(agreed, queued.name, out, rounds)
+            case EvaluationStudy():
+                result = rounds(agreed, out)
                 names = [entry.name for entry in entries(kit) if not entry.revoked]
-                evaluation_result.write(federation, result, names, sorted(consents.declined), out)
-            case "train":
-                rounds(federation, out)
+                evaluation_result.write(agreed, result, names, sorted(consents.declined), out)
+            case TrainingStudy():
+                rounds(agreed, out)
 
 
 def _rounds(
-    federation: Federation, standing: Path, out: Path, bus: MessageBus, pause: float, consents: Consents
+    agreed: StudyAgreement, standing: Path, out: Path, bus: MessageBus, pause: float, consents: Consents
 ) -> Result:
     """Run all rounds of one agreement, in the folder ``out``.
 
     ``standing`` is the server's ``run/``, shared by all studies; silos that have declined are not waited for.
     """
-    config, scenario = federation.config(), blank(federation)
-    stamp = {"schema": checkpoint.SCHEMA, "agreement": federation.agreement}
+    config, scenario = agreed.config, blank(agreed)
+    stamp = {"schema": checkpoint.SCHEMA, "agreement": agreed.agreement}
     point = resume_point(out, stamp)
     write_status(out, Status(state="running", round=point.number))
     with Audit(standing / "audit.jsonl") as audit, RunRecord(out, config.tree(), point.after) as record:
         method = config.method.method()
-        members = MemberRegistry(standing, federation) if federation.study else None
-        registry = MemberRegistry(out, federation, standing=members)
-        transport = FlowerTransport(federation, standing, run_id(out), method.server, registry, bus, audit, pause)
+        federation, share = agreed.federation, agreed.largest_share
+        members = None if agreed.own else MemberRegistry(standing, federation, share=share)
+        registry = MemberRegistry(out, federation, standing=members, share=share)
+        transport = FlowerTransport(agreed, standing, run_id(out), method.server, registry, bus, audit, pause)
         status = ServerStatusFile(out, transport, audit, record)
         for note in point.notes:
             status.note(note)
-        about = {"study": federation.study} if federation.study else {}
-        about |= {} if federation.trial is None else {"trial": f"{federation.trial:03d}"}
-        audit.write("start", round=point.number, agreement=federation.agreement, run=transport.run, **about)
-        gather_silos(transport, federation, standing, consents.awaited)
+        about = {} if agreed.own else {"study": agreed.study.name}
+        about |= {} if agreed.trial is None else {"trial": f"{agreed.trial:03d}"}
+        audit.write("start", round=point.number, agreement=agreed.agreement, run=transport.run, **about)
+        gather_silos(transport, agreed, standing, consents.awaited)
         # From here on, silos that have arrived are admitted before a round's roster is settled.
-        registry = MemberRegistry(out, federation, transport.greet, members)
+        registry = MemberRegistry(out, federation, transport.greet, members, share)
         if not point.found:
-            _open(record, federation, scenario, registry)
+            _open(record, agreed, scenario, registry)
         found = point.found and checkpoint.in_files(point.found, transport.scratch)
         commits = Checkpointing(out, 1, stamp, found)
         began = time()
         initial = scenario.initial.in_files(transport.scratch)
         parts = (config, method.server, registry, initial, transport, record, status, commits)
         metric = scenario.choice.metric
-        loop = Loop(*parts, quorum=federation.quorum, metric=metric, judged=status.judged, called=status.called)
+        loop = Loop(*parts, quorum=agreed.quorum, metric=metric, judged=status.judged, called=status.called)
         loop.run()
         result = close_record(record, time() - began)
         audit.write("finished", round=loop.last)
@@ -195,9 +197,9 @@ class ServerStatusFile:
         self._heavy = lines
 
 
-def blank(federation: Federation) -> Scenario:
+def blank(agreed: StudyAgreement) -> Scenario:
     """The scenario of the agreed task without data, which is all that the server knows."""
-    task, config = federation.task, federation.config()
+    task, config = agreed.task, agreed.config
     x = np.zeros((0, *task.input_shape), task.dtype)
     fields: dict[str, Any] = {
         "shift": task.shift,
@@ -210,18 +212,20 @@ def blank(federation: Federation) -> Scenario:
     }
     kind = TASKS[task.targets]
     y = (kind.held or kind.no_target)(task.outputs, network_shape(task.kind, task.input_shape))[np.newaxis][:0]
-    dataset = Dataset(federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields)
+    dataset = Dataset(agreed.federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields)
     nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
-    partition = Partition((nobody,) * federation.places, {"fingerprint": ""})
+    partition = Partition((nobody,) * agreed.federation.places, {"fingerprint": ""})
     return Scenario(config, dataset, partition)
 
 
-def _open(record: RunRecord, federation: Federation, scenario: Scenario, registry: MemberRegistry) -> None:
+def _open(record: RunRecord, agreed: StudyAgreement, scenario: Scenario, registry: MemberRegistry) -> None:
     """Write the start event; what a server cannot know is null."""
-    config, about = federation.config(), scenario.about()
+    config, about = agreed.config, scenario.about()
     names = [e.name for e in registry.entries]
-    about["clients"] = [*names, *(f"place {i}" for i in range(len(names), federation.places))]
-    about["sizes"] = {"train": [*(e.size or 0 for e in registry.entries), *[0] * (federation.places - len(names))]}
+    about["clients"] = [*names, *(f"place {i}" for i in range(len(names), agreed.federation.places))]
+    about["sizes"] = {
+        "train": [*(e.size or 0 for e in registry.entries), *[0] * (agreed.federation.places - len(names))]
+    }
     about["label_counts"] = None
     assert record.folder
     (record.folder / "config.toml").write_text(config.toml(), encoding="utf-8")

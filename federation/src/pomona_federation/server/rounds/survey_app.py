@@ -12,7 +12,7 @@ from pomona.core.bounds import PLACES, Line
 from pomona.core.errors import ProtocolError, QuorumError
 from pomona.core.settings import Settings
 from pomona.storage.run_status import Status, write_status
-from pomona_federation.agreement import Federation, SiloName
+from pomona_federation.agreement import SiloName, StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Refusal
@@ -56,7 +56,7 @@ class OutgoingQuestion(OutgoingMessage):
 class Inquiry:
     """Asks silos; ``absent`` are those without an answer to the last question, with the reason."""
 
-    federation: Federation
+    agreed: StudyAgreement
     run: str
     registry: MemberRegistry
     bus: MessageBus
@@ -66,7 +66,7 @@ class Inquiry:
     _exchange: MessageExchange = field(init=False)
 
     def __post_init__(self) -> None:
-        self._exchange = MessageExchange(self.federation, self.run, self.registry, self.bus, self.audit, self.pause)
+        self._exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
 
     @property
     def known(self) -> frozenset[int]:
@@ -126,7 +126,7 @@ class FirstStep(Settings):
     absent: dict[SiloName, Line] = Field({}, max_length=PLACES)
 
 
-def conduct(federation: Federation, standing: Path, out: Path, bus: MessageBus, pause: float) -> None:
+def conduct(agreed: StudyAgreement, standing: Path, out: Path, bus: MessageBus, pause: float) -> None:
     """Run a survey in its folder ``out``; ``standing`` is the server's ``run/``, shared by all studies.
 
     Raises:
@@ -134,23 +134,23 @@ def conduct(federation: Federation, standing: Path, out: Path, bus: MessageBus, 
         DataError: their data do not fit together.
         StorageError: a folder cannot be written.
     """
-    assert federation.survey
+    assert agreed.survey
     write_status(out, Status(state="running", round=0))
     with Audit(standing / "audit.jsonl") as audit:
-        registry = MemberRegistry(out, federation, standing=MemberRegistry(standing, federation))
-        inquiry = Inquiry(federation, run_id(out), registry, bus, audit, pause)
-        about = {"agreement": federation.agreement, "run": inquiry.run, "study": federation.study}
+        registry = MemberRegistry(out, agreed.federation, standing=MemberRegistry(standing, agreed.federation))
+        inquiry = Inquiry(agreed, run_id(out), registry, bus, audit, pause)
+        about = {"agreement": agreed.agreement, "run": inquiry.run, "study": agreed.study.name}
         audit.write("start", round=0, **about)
         consents = Consents(out)
-        gather_silos(inquiry, federation, standing, consents.awaited)
-        first = read_json(FirstStep, out / FIRST) or _first(federation, inquiry, consents.declined)
+        gather_silos(inquiry, agreed, standing, consents.awaited)
+        first = read_json(FirstStep, out / FIRST) or _first(agreed, inquiry, consents.declined)
         write_json(out / FIRST, first)
         write_status(out, Status(state="running", round=1))
-        told = _second(federation, inquiry, first)
+        told = _second(agreed, inquiry, first)
         absent = {**first.absent, **inquiry.absent}
         silos = {name: SiloTold(columns=first.silos[name], figures=reply) for name, reply in told.items()}
         result = SurveyResult(
-            survey=federation.survey, question=first.question, silos=silos, absent=absent, notes=first.notes
+            survey=agreed.survey, question=first.question, silos=silos, absent=absent, notes=first.notes
         )
         path = page.write(result, out)
         live = LiveStatus(round=2, rounds=2, present=tuple(silos), absent=tuple(absent), why=absent, since=time())
@@ -159,14 +159,14 @@ def conduct(federation: Federation, standing: Path, out: Path, bus: MessageBus, 
         logger.info("the survey is in %s", path)
 
 
-def _first(federation: Federation, inquiry: Inquiry, declined: frozenset[str]) -> FirstStep:
+def _first(agreed: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]) -> FirstStep:
     """Ask all connected silos that have not declined for their columns."""
-    assert federation.survey
+    assert agreed.survey
     entries = inquiry.registry.entries
     silos = {
         e.name: p for p, e in enumerate(entries) if p in inquiry.known and not e.revoked and e.name not in declined
     }
-    about = {"agreement": federation.agreement, "run": inquiry.run}
+    about = {"agreement": agreed.agreement, "run": inquiry.run}
     asked = SurveyQuestion(**about, members=sum(bool(entries[place].size) for place in silos.values()) or 1)
 
     def judge(answer: SurveyAnswer) -> None:
@@ -174,19 +174,19 @@ def _first(federation: Federation, inquiry: Inquiry, declined: frozenset[str]) -
         if not answer.columns or answer.figures or answer.columns.rows != size:
             raise ProtocolError(f"an answer to another step, or of other than its {size} rows")
 
-    answers = _enough(federation, inquiry, inquiry.ask("columns", asked, silos, judge))
+    answers = _enough(agreed, inquiry, inquiry.ask("columns", asked, silos, judge))
     columns = {name: answer.columns for name, answer in answers.items() if answer.columns}
-    question, notes = agreeing.agreed(federation.survey, columns)
+    question, notes = agreeing.agreed(agreed.survey, columns)
     return FirstStep(silos=columns, question=question, notes=notes, absent=inquiry.absent)
 
 
-def _second(federation: Federation, inquiry: Inquiry, first: FirstStep) -> dict[str, FiguresReply]:
+def _second(agreed: StudyAgreement, inquiry: Inquiry, first: FirstStep) -> dict[str, FiguresReply]:
     """Ask the silos of the first step for their statistics."""
-    survey, most = federation.survey, federation.most_samples
+    survey, most = agreed.survey, agreed.federation.most_samples
     assert survey
     places = {entry.name: place for place, entry in enumerate(inquiry.registry.entries) if not entry.revoked}
     silos = {name: places[name] for name in first.silos if name in places}
-    about = {"agreement": federation.agreement, "run": inquiry.run, "figures": first.question}
+    about = {"agreement": agreed.agreement, "run": inquiry.run, "figures": first.question}
     asked = SurveyQuestion(**about, members=sum(first.silos[name].rows > 0 for name in silos) or 1)
 
     def judge(answer: SurveyAnswer) -> None:
@@ -194,14 +194,14 @@ def _second(federation: Federation, inquiry: Inquiry, first: FirstStep) -> dict[
             raise ProtocolError("an answer to another step")
         agreeing.require_answered(survey, first.question, first.silos[answer.silo], answer.figures, most)
 
-    answers = _enough(federation, inquiry, inquiry.ask("figures", asked, silos, judge))
+    answers = _enough(agreed, inquiry, inquiry.ask("figures", asked, silos, judge))
     return {name: answer.figures for name, answer in answers.items() if answer.figures}
 
 
-def _enough(federation: Federation, inquiry: Inquiry, answers: dict[str, SurveyAnswer]) -> dict[str, SurveyAnswer]:
-    if len(answers) < federation.quorum:
+def _enough(agreed: StudyAgreement, inquiry: Inquiry, answers: dict[str, SurveyAnswer]) -> dict[str, SurveyAnswer]:
+    if len(answers) < agreed.quorum:
         why = "; ".join(f"{name}: {reason}" for name, reason in inquiry.absent.items())
         raise QuorumError(
-            f"{len(answers)} silos answered, {federation.quorum} are needed ({why}); see to them, then resume"
+            f"{len(answers)} silos answered, {agreed.quorum} are needed ({why}); see to them, then resume"
         )
     return answers

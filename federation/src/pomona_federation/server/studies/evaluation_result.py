@@ -12,9 +12,9 @@ from pomona.metrics.metric import Metric, metric_named
 from pomona.record.result import Result
 from pomona.results.wording import capital
 from pomona_federation import cross_evaluation
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.server.studies.result_page import ResultFiles
-from pomona_federation.study_kinds import LEAST_SAMPLES, RESULTS
+from pomona_federation.study import LEAST_SAMPLES, RESULTS
 
 SPLITS = ("test", "validation")
 
@@ -62,9 +62,9 @@ class EvaluationResult(Settings):
         return {(c.model, c.silo, c.split): c for c in self.cells}
 
 
-def gathered(result: Result, federation: Federation, names: Sequence[str], declined: Sequence[str]) -> EvaluationResult:
+def gathered(result: Result, agreed: StudyAgreement, names: Sequence[str], declined: Sequence[str]) -> EvaluationResult:
     """The matrix from a run's record; see ``write``."""
-    terms, clients = federation.evaluate, result.about["clients"]
+    terms, clients = agreed.evaluate, result.about["clients"]
     assert terms
     whose = {cross_evaluation.name(place): silo for silo, place in terms.models.items()}
     whose |= {} if terms.models else {cross_evaluation.GIVEN: cross_evaluation.GIVEN}
@@ -79,7 +79,7 @@ def gathered(result: Result, federation: Federation, names: Sequence[str], decli
     return EvaluationResult(
         metric=result.metric.name,
         of=terms.of,
-        sha256=None if terms.models else federation.config().model.init_sha256,
+        sha256=None if terms.models else agreed.config.model.init_sha256,
         models=tuple(whose.values()),
         silos=tuple(told),
         declined=tuple(declined),
@@ -88,19 +88,19 @@ def gathered(result: Result, federation: Federation, names: Sequence[str], decli
     )
 
 
-def write(federation: Federation, result: Result, names: Sequence[str], declined: Sequence[str], out: Path) -> Path:
+def write(agreed: StudyAgreement, result: Result, names: Sequence[str], declined: Sequence[str], out: Path) -> Path:
     """Write ``evaluation.json``, ``.csv``, ``.md`` and ``.html``; return the page's path.
 
     Args:
-        federation: the terms of the evaluation.
+        agreed: the terms of the evaluation.
         result: its record.
         names: the members.
         declined: silos that declined.
         out: its folder. Raises StorageError if it cannot be written.
     """
-    found = gathered(result, federation, names, declined)
+    found = gathered(result, agreed, names, declined)
     records = [cell.model_dump(exclude={"interval"}) | _ends(cell) for cell in found.cells]
-    files = ResultFiles(f"Evaluation {federation.study}", _opening(found), tables(found), records)
+    files = ResultFiles(f"Evaluation {agreed.study.name}", _opening(found), tables(found), records)
     return files.write(out, RESULTS["evaluate"], found)
 
 

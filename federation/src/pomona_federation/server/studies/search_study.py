@@ -16,13 +16,12 @@ from pomona.metrics.metric import metric_named
 from pomona.record.result import Result
 from pomona.record.run_folder import load
 from pomona.storage.run_status import Status, read_status, write_status
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.server.studies.result_page import ResultFiles
-from pomona_federation.study import Study, StudyTerms
-from pomona_federation.study_kinds import RESULTS, TRIALS
+from pomona_federation.study import RESULTS, TRIALS, SearchStudy, TrainingStudy
 
 WINNER = "STUDY.toml"
-Rounds = Callable[[Federation, Path], Result]
+Rounds = Callable[[StudyAgreement, Path], Result]
 
 
 class Trial(Settings):
@@ -53,11 +52,11 @@ class SearchResult(Settings):
     winner: int | None
 
 
-def search(federation: Federation, name: str, out: Path, rounds: Rounds) -> SearchResult:
+def search(agreed: StudyAgreement, name: str, out: Path, rounds: Rounds) -> SearchResult:
     """Run all unfinished trials, then select; ``search.json`` and its page are written after each.
 
     Args:
-        federation: the terms of the search.
+        agreed: the terms of the search.
         name: the study's.
         out: its folder, with ``trials/NUMBER`` for each trial.
         rounds: runs all rounds of one agreement in a folder.
@@ -67,13 +66,13 @@ def search(federation: Federation, name: str, out: Path, rounds: Rounds) -> Sear
         StorageError: the folder cannot be written.
     """
     write_status(out, Status(state="running", round=0))
-    terms, tried, metric = federation.trials(), [], str(federation.config().metric)
-    assert federation.search
-    for number, (trial, point) in enumerate(zip(terms, federation.search.trials, strict=True)):
+    assert isinstance(agreed.study, SearchStudy)
+    trials, tried, metric = agreed.trials, [], str(agreed.config.metric)
+    for number, (trial, point) in enumerate(zip(trials, agreed.study.search.trials, strict=True)):
         tried.append(_tried(trial, number, point, out / TRIALS / f"{number:03d}", rounds))
         found = SearchResult(metric=metric, rule=RULE, trials=tuple(tried), winner=choose([t.score for t in tried]))
-        more = {} if found.winner is None else {WINNER: winning_study(terms[found.winner], name)}
-        _files(found, name, len(terms)).write(out, RESULTS["search"], found, more)
+        more = {} if found.winner is None else {WINNER: winning_study(trials[found.winner], name)}
+        _files(found, name, len(trials)).write(out, RESULTS["search"], found, more)
     if found.winner is None:
         raise QuorumError(
             "no trial has a score on validation samples; see search.md for why, and give silos validation data"
@@ -81,10 +80,10 @@ def search(federation: Federation, name: str, out: Path, rounds: Rounds) -> Sear
     return found
 
 
-def _tried(terms: Federation, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds) -> Trial:
+def _tried(agreed: StudyAgreement, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds) -> Trial:
     """Run one trial to its end, unless it has finished; one that diverges has no score."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    about = {"number": number, "agreement": terms.agreement, "point": dict(point)}
+    about = {"number": number, "agreement": agreed.agreement, "point": dict(point)}
     status = read_status(folder)
     if status and (status.state, status.code) == ("failed", DivergedError.code):
         return Trial(**about, fault=status.reason)
@@ -93,20 +92,21 @@ def _tried(terms: Federation, number: int, point: Mapping[str, Any], folder: Pat
     else:
         try:
             with status_kept(folder):
-                result = rounds(terms, folder)
+                result = rounds(agreed, folder)
         except DivergedError as fault:
             return Trial(**about, fault=str(fault))
-    model, when = terms.config().method.method().card.headline
+    model, when = agreed.config.method.method().card.headline
     best = best_on_validation(result, model, when)
     if best is None:
         return Trial(**about, fault="no silo reported validation samples")
     return Trial(**about, score=best.value, best_round=best.round)
 
 
-def winning_study(terms: Federation, name: str) -> str:
+def winning_study(agreed: StudyAgreement, name: str) -> str:
     """The text of a ``STUDY.toml`` for a final training with these settings and all scores."""
-    kept = {key: getattr(terms, key) for key in StudyTerms.model_fields if key not in {"kind", "search", "evaluate"}}
-    study = Study(**{**kept, "name": f"{name[:35]}-best", "quorum": terms.quorum})
+    search = agreed.run_study
+    kept = {key: getattr(search, key) for key in TrainingStudy.model_fields if key in type(search).model_fields}
+    study = TrainingStudy(**{**kept, "kind": "train", "name": f"{name[:35]}-best", "quorum": agreed.quorum})
     tree = study.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return tomli_w.dumps(tree)
 

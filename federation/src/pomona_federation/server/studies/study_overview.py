@@ -10,7 +10,7 @@ from pomona.storage.run_status import read_status
 from pomona_federation.server.members.registry_admin import entries
 from pomona_federation.server.studies.consents import Consents
 from pomona_federation.server.studies.study_queue import QueuedStudy, StudyQueue
-from pomona_federation.study_kinds import RESULTS
+from pomona_federation.study import RESULTS
 
 Row = dict[str, Any]
 
@@ -26,7 +26,7 @@ def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
     """The text of a study's result file. Raises ConfigError if it has none, or none yet."""
     queue = StudyQueue(kit)
     study = queue.named(name)
-    kind = study.known.study.kind if study.known else queue.federation.kind
+    kind = study.known.study.kind if study.known else "train"
     if kind not in RESULTS:
         raise ConfigError(f"study {study.title} is of kind {kind}, whose result are models: `pomona report` shows it")
     path = study.folder / f"{RESULTS[kind]}.{form}"
@@ -42,7 +42,7 @@ def _row(queue: StudyQueue, study: QueuedStudy, members: list[str]) -> Row:
     return {
         "study": study.title,
         "hash": known.agreement[:16] if known else "",
-        "kind": known.study.kind if known else queue.federation.kind,
+        "kind": known.study.kind if known else "train",
         "state": queue.state(study),
         "round": rounds.round if rounds else 0,
         "accepted": ", ".join(sorted(name for name, taken in decided.items() if taken.accepted)),

@@ -19,13 +19,22 @@ from pomona.core.settings import Settings
 from pomona.storage.atomic_io import publish
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status, write_status
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.members.registry_admin import entries
 from pomona_federation.server.studies.consents import Consents
 from pomona_federation.server.studies.judged_study import completed
-from pomona_federation.study import LONGEST, Study, weights_file
-from pomona_federation.study_kinds import TRIALS
+from pomona_federation.study import (
+    KIT,
+    LONGEST,
+    TRIALS,
+    EvaluationStudy,
+    RunStudy,
+    Study,
+    SurveyStudy,
+    read_study,
+    weights_file,
+)
 
 STUDIES, SUBMITTED = "studies", "study.json"
 State = Literal["proposed", "ready", "running", "finished", "interrupted", "failed", "declined", "aborted"]
@@ -67,9 +76,11 @@ class QueuedStudy:
         """The folder of the current or last rounds: for a search, its newest trial's."""
         return max((self.folder / TRIALS).glob("[0-9][0-9][0-9]"), default=self.folder)
 
-    def agreed(self, federation: Federation, kit: Path) -> Federation:
-        """The federation with this study's terms; first weights come from the kit's folder ``weights``."""
-        return federation.under(self.known.study.placed(kit)) if self.known else federation
+    def agreed(self, federation: Federation, kit: Path) -> StudyAgreement:
+        """The agreement on this study; first weights come from the kit's folder ``weights``."""
+        study = self.known.study.placed(kit) if self.known else federation.study
+        assert study, "only a kit's own study has no file"
+        return federation.under(study)
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,7 @@ class StudyQueue:
     @property
     def all(self) -> list[QueuedStudy]:
         """All studies, in order. Raises StorageError for a file that cannot be read."""
-        own = [QueuedStudy("", self.kit / "run")] if self.federation.comes_with_study else []
+        own = [QueuedStudy("", self.kit / "run")] if self.federation.study else []
         return [*own, *self._submitted()]
 
     def named(self, name: str) -> QueuedStudy:
@@ -137,7 +148,7 @@ class StudyQueue:
     def submit(self, path: Path) -> SubmittedStudy:
         """Add a ``STUDY.toml`` to the queue. Raises ConfigError, StorageError, or LockedError during another's."""
         with locked(self.kit / "run" / STUDIES):
-            return self._taken(path, Study.read(path))
+            return self._taken(path, read_study(path))
 
     def _taken(self, path: Path, study: Study) -> SubmittedStudy:
         federation, taken = self.federation, self.all
@@ -155,20 +166,20 @@ class StudyQueue:
             raise ConfigError(f"{path}: {fault}") from None
         if len(study.text.encode()) > LONGEST:
             raise ConfigError(f"{path}: more than {LONGEST} bytes, which no silo reads; shorten classes or words")
-        if study.weights:
-            study = self._keep_weights(study, study.weights, str(agreed.config().model.init_sha256))
+        if study.weights and not isinstance(study, SurveyStudy):
+            study = self._keep_weights(study, study.weights, str(agreed.config.model.init_sha256))
         known = SubmittedStudy(number=number, submitted=time.time(), agreement=agreed.agreement, study=study)
         self._write(known)
         return known
 
     def _completed(self, study: Study) -> Study:
         """The study completed with data of the study that it refers to. Raises ConfigError."""
-        if study.evaluate is None or study.evaluate.of is None:
+        if not isinstance(study, EvaluationStudy) or study.evaluate.of is None:
             return study
-        judged = self.named(study.evaluate.of)
+        judged = self.named("" if study.evaluate.of == KIT else study.evaluate.of)
         return completed(study, judged.agreed(self.federation, self.kit), self.kit, judged.folder)
 
-    def _keep_weights(self, study: Study, given: Path, sha256: str) -> Study:
+    def _keep_weights(self, study: RunStudy, given: Path, sha256: str) -> RunStudy:
         """Copy first weights into the kit; the study then names them by their hash. Raises StorageError."""
         try:
             place = weights_file(self.kit, sha256)

@@ -41,45 +41,47 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
         Their lines, what would leave the silo (empty if unknown), and the exit code.
     """
     importable(folder)
-    checks = Checks()
+    checks, leaves = Checks(), dict[str, Any]()
     silo = checks.make("settings", lambda: _silo(folder))
     work = checks.make("study", lambda: _study(folder, study)) if study else Silo(folder)
     checks.make("state", lambda: _state(folder))
     if silo:
         for line in checks.make("rules", partial(_rules, folder, silo)) or ():
             checks.lines.append(CheckLine("rules", "warning" if line.foreign else "ok", line.text))
-    federation = checks.make("agreement", lambda: _agreement(work)) if work else None
-    if federation:
-        agreed = federation
-        checks.make(
-            "compare", lambda: (None, f"{agreed.compared(kit_checks.authority_file(folder, agreed))}  {TELEPHONE}")
-        )
+    federation = checks.make("agreement", partial(_agreement, work)) if work else None
+    if work and federation:
+        checks.make("compare", partial(_digits, work, federation))
     if silo and silo.device != "cpu":
-        device = silo.device
-        checks.make("device", lambda: (None, f"{require_device(device)} computes"))
+        checks.make("device", partial(_device, silo.device))
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
-    leaves: dict[str, Any] = {}
     if federation and not federation.insecure:
         checks.make("key", lambda: kit_checks.own_key(folder, silo.name if silo else folder.name))
         checks.make("certificate", lambda: kit_checks.authority(folder))
     if silo and work and federation:
-        one, within, all_ = silo, work, federation
-        checks.make("server", lambda: kit_checks.server(folder, one, all_))
+        checks.make("server", partial(kit_checks.server, folder, silo, federation))
         checks.make("versions", lambda: _versions(folder))
-        checks.make("port", lambda: kit_checks.port(folder, one))
-        if federation.survey:
-            checks.make("data", lambda: _surveyed(within, leaves))
-        elif federation.comes_with_study:
-            for remark in checks.make("data", lambda: _data(within, leaves)) or ():
-                checks.lines.append(CheckLine("remark", "warning", remark))
-        else:
-            for name, data in {"data": silo.data, **{f"view {n}": d for n, d in silo.views.items()}}.items():
-                checks.make(name, partial(lambda own: (None, readable(own)), data))
+        checks.make("port", partial(kit_checks.port, folder, silo))
+        _check_data(checks, silo, work, leaves)
     if work and work.study:
-        known = work.study
-        checks.make("policy", lambda: _policy(folder, known))
+        checks.make("policy", partial(_policy, folder, work.study))
     checks.make("disk", lambda: kit_checks.disk(folder, leaves.get("bytes_per_model", 0)))
     return checks.lines, leaves, checks.code
+
+
+def _check_data(checks: Checks, silo: SiloFile, work: Silo, leaves: dict[str, Any]) -> None:
+    """Check the data for the study, or without one all data that the silo names, as a survey would read them."""
+    if not work.studying:
+        for name, data in {"data": silo.data, **{f"view {n}": d for n, d in silo.views.items()}}.items():
+            checks.make(name, partial(lambda own: (None, readable(own)), data))
+    elif work.agreed.survey:
+        checks.make("data", lambda: _surveyed(work, leaves))
+    else:
+        for remark in checks.make("data", lambda: _data(work, leaves)) or ():
+            checks.lines.append(CheckLine("remark", "warning", remark))
+
+
+def _device(name: str) -> tuple[None, str]:
+    return None, f"{require_device(name)} computes"
 
 
 def _silo(folder: Path) -> tuple[SiloFile, str]:
@@ -139,35 +141,40 @@ def _policy(folder: Path, known: KnownStudy) -> tuple[None, str]:
 def _agreement(silo: Silo) -> tuple[Federation, str]:
     folder = silo.folder
     federation = silo.federation if silo.study else Federation.load(folder / "federation.toml")
-    now = federation.agreement
+    now = silo.agreement
     if silo.study and silo.study.agreement != now:
         raise ProtocolError(
             f"study {silo.study.study.name} was offered as {silo.study.agreement[:16]} and is {now[:16]} here now; "
             "restore federation.toml, and own code that the study names"
         )
-    if federation.survey:
-        return (
-            federation,
-            f"{federation.name}: a survey; nothing is reported of fewer than {federation.survey.least} rows",
-        )
-    if not federation.comes_with_study:
+    if not silo.studying:
         return federation, f"{federation.name}: without a study of its own; `pomona silo studies` lists those offered"
+    agreed = silo.agreed
+    if survey := agreed.survey:
+        return federation, f"{federation.name}: a survey; nothing is reported of fewer than {survey.least} rows"
     pinned = read_json(PinnedAgreement, silo.state / PINNED)
     if pinned and pinned.agreement != now:
         raise ProtocolError(
             f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned.agreement[:16]}; put the old "
             "file back"
         )
-    if federation.evaluate:
-        whose = f"{len(federation.evaluate.models) or 'given'} models are judged"
+    if evaluate := agreed.evaluate:
+        whose = f"{len(evaluate.models) or 'given'} models are judged"
         return federation, f"{federation.name}: an evaluation, {whose} and nothing is trained"
-    config = federation.config()
+    config = agreed.config
     return federation, f"{federation.name}: {config.method.name}, {config.rounds} rounds"
+
+
+def _digits(silo: Silo, federation: Federation) -> tuple[None, str]:
+    """The digits to compare: of the study asked about, or of the kit."""
+    if silo.study:
+        return None, f"{silo.agreed.digits}  {TELEPHONE}"
+    return None, f"{federation.compared(kit_checks.authority_file(silo.folder, federation))}  {TELEPHONE}"
 
 
 def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
     """Check that raw data can be surveyed; puts what would leave the silo into ``leaves``."""
-    survey = work.federation.survey
+    survey = work.agreed.survey
     assert survey
     found = readable(work.file.data, survey)
     work.require_affordable(ANY_RUN)
@@ -181,7 +188,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
 
     from pomona.partition.divergence import label_counts
 
-    silo, federation = work.file, work.federation
+    silo, agreed = work.file, work.agreed
     own = work.own
     rows = own.partition.clients[0]
     if not len(rows.train):
@@ -194,7 +201,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
         raise DataError(
             "the untrained model's loss on this data is not finite; look at shift and scale, and at the data"
         )
-    leaves |= departing(silo, federation, model.shape[1], len(rows.train))
+    leaves |= departing(silo, agreed, model.shape[1], len(rows.train))
     found = facts(work)
     leaves["traffic"] = str(found.traffic)
     if own.config.privacy:

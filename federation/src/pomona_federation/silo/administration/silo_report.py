@@ -18,7 +18,7 @@ from pomona.metrics.metric import LOSS, Metric, metric_named
 from pomona.record.presentation import Presentation
 from pomona.simulation import simulate
 from pomona.storage.atomic_io import publish, writing
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo import history
 from pomona_federation.silo.data.silo_scenario import own_scenario
@@ -116,15 +116,15 @@ def report(
     """
     importable(folder)
     silo = Silo.in_study(folder, study)
-    one, federation, state = silo.file, silo.federation, silo.state
+    one, agreed, state = silo.file, silo.agreed, silo.state
     seen, _ = history.read(state)
-    method = federation.config().method.method()
+    method = agreed.config.method.method()
     own = judged(seen, method.card.headline)
-    own["round"] = min(own["round"], federation.config().rounds)  # the closing visit comes after the last round
-    alone = _alone(state, one, federation, own["round"], watch)
-    names = peers(federation, seen[-1].names)
+    own["round"] = min(own["round"], agreed.config.rounds)  # the closing visit comes after the last round
+    alone = _alone(state, one, agreed, own["round"], watch)
+    names = peers(agreed, seen[-1].names)
     tables, numbers = helpers(_last_info(seen), names, one.name, method.card.presentation)
-    about = (one.name, federation.name, federation.config().method.name, str(federation.config().metric))
+    about = (one.name, agreed.federation.name, agreed.config.method.name, str(agreed.config.metric))
     made = Report(*about, own, alone, tables, numbers)
     page = state / "report.md"
     with writing(page):
@@ -146,10 +146,10 @@ def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str,
     return found[-1]
 
 
-def peers(federation: Federation, told: Mapping[str, str]) -> list[str]:
+def peers(agreed: StudyAgreement, told: Mapping[str, str]) -> list[str]:
     """The name of each place: founders from the kit, newcomers from the last task; a free place by its number."""
-    known = dict(enumerate(silo.name for silo in federation.silo))
-    return [known.get(k) or told.get(str(k)) or f"place {k}" for k in range(federation.places)]
+    known = dict(enumerate(silo.name for silo in agreed.federation.silo))
+    return [known.get(k) or told.get(str(k)) or f"place {k}" for k in range(agreed.federation.places)]
 
 
 def helpers(
@@ -178,16 +178,16 @@ def _last_info(seen: Sequence[HistoryEntry]) -> Mapping[str, Any]:
 
 
 def _alone(
-    state: Path, one: SiloFile, federation: Federation, rounds: int, watch: Callable[[Config], Callback | None]
+    state: Path, one: SiloFile, agreed: StudyAgreement, rounds: int, watch: Callable[[Config], Callback | None]
 ) -> dict[str, Any]:
     """Scores of local training for as many rounds, computed once."""
-    key = f"{federation.agreement}-{federation.config().metric}-{rounds}"
+    key = f"{agreed.agreement}-{agreed.config.metric}-{rounds}"
     path = state / "node" / ALONE
     with suppress(StorageError):  # recomputed
         known = read_json(Alone, path)
         if known and known.key == key:
             return known.alone.model_dump()
-    lone = own_scenario(one, federation, Separate())
+    lone = own_scenario(one, agreed, Separate())
     lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
     result = simulate(lone, None, watch(lone.config))
     last = result.curve("personal", "trained")[-1]

@@ -154,6 +154,14 @@ def own_data(settings: DataSettings, task: TaskSettings) -> Dataset:
 
 def conformed(found: Dataset, task: TaskSettings) -> Dataset:
     """The data with the task's label map, preprocessing and vocabulary. Raises DataError if it does not fit."""
+    dataset = _in_form(found, task)
+    if dataset.kind == "text":
+        return _in_agreed_words(dataset, task)
+    return replace(dataset, shift=task.shift, scale=task.scale, learn=None)
+
+
+def _in_form(found: Dataset, task: TaskSettings) -> Dataset:
+    """The data with the task's columns and type. Raises DataError for another form than the task's."""
     known = found.target_kind or task.targets
     if known != task.targets:
         raise DataError(f"the targets are {known}, the agreement says {task.targets}; set data.targets")
@@ -175,16 +183,19 @@ def conformed(found: Dataset, task: TaskSettings) -> Dataset:
         raise DataError(
             f"a sample has {dataset.n_outputs} targets, the agreement says {task.outputs}; bring them into that form"
         )
-    if dataset.kind == "text":
-        numbers = {word: number for number, word in enumerate(task.words, start=2)}
-        spoken = np.array([0, 1, *(numbers.get(word, 1) for word in dataset.words)], np.int32)
-        x = spoken[dataset.x] if dataset.words else dataset.x  # tokens without words are numbers already
-        if x.size and int(x.max()) >= task.vocabulary:
-            raise DataError(
-                f"the data has token {int(x.max())}, the agreement says {task.vocabulary} tokens; encode it again"
-            )
-        return replace(dataset, x=x, vocabulary=task.vocabulary, words=task.words)
-    return replace(dataset, shift=task.shift, scale=task.scale, learn=None)
+    return dataset
+
+
+def _in_agreed_words(dataset: Dataset, task: TaskSettings) -> Dataset:
+    """Texts with the task's numbers for words."""
+    numbers = {word: number for number, word in enumerate(task.words, start=2)}
+    spoken = np.array([0, 1, *(numbers.get(word, 1) for word in dataset.words)], np.int32)
+    x = spoken[dataset.x] if dataset.words else dataset.x  # tokens without words are numbers already
+    if x.size and int(x.max()) >= task.vocabulary:
+        raise DataError(
+            f"the data has token {int(x.max())}, the agreement says {task.vocabulary} tokens; encode it again"
+        )
+    return replace(dataset, x=x, vocabulary=task.vocabulary, words=task.words)
 
 
 def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:

@@ -12,9 +12,9 @@ from pomona.methods.base import Card
 from pomona.metrics.score import Score
 from pomona.privacy.releases import Release, acknowledged
 from pomona.privacy.settings import Privacy
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.study_kinds import LEAST_SAMPLES
+from pomona_federation.study import LEAST_SAMPLES, EvaluationStudy, SearchStudy, TrainingStudy
 from pomona_federation.survey.settings import SurveySettings
 
 DIGITS = 3  # significant digits of a loss; a share has one more digit, so that ten thousand samples can be told apart
@@ -69,28 +69,28 @@ def scrubbed(fault: BaseException) -> str:
     return f"{fault.kind}: " + " ".join("(path)" if "/" in w.strip("'\"(),;:") else w for w in words)
 
 
-def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int) -> dict[str, Any]:
+def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int) -> dict[str, Any]:
     """List of everything that will leave a silo; ``numbers``: length of a model, ``samples``: for training."""
-    config = federation.config()
+    config = agreed.config
     card = config.method.method().card
-    each = numbers * (2 if federation.wire == "bf16" else 4)
+    each = numbers * (2 if agreed.run_study.wire == "bf16" else 4)
     return {
-        "to": f"the server at {federation.server}, and what the method passes on of it to the other silos",
+        "to": f"the server at {agreed.federation.server}, and what the method passes on of it to the other silos",
         "every_round": f"{card.up} of size {each} bytes each (d = the parameters of a model)",
         "bytes_per_model": each,
-        "models_down": _received(card, federation.places, each),
+        "models_down": _received(card, agreed.federation.places, each),
         "models_up": card.up,
         "stays": card.private,
         "tells": "; ".join(card.tells.values()) or None,
-        "trials": f"{len(federation.trials())} settings are tried, each for all rounds" if federation.search else None,
+        "trials": f"{len(agreed.trials)} settings are tried, each for all rounds" if agreed.trials else None,
         "loss": None
-        if federation.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
+        if agreed.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
         else f"the mean training loss, {DIGITS} digits, every round",
         "uncovered": _past_noise(config.privacy, card.releases),
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
         "samples": f"the number of training samples, {samples}, once",
-        "scores": _scores(federation),
+        "scores": _scores(agreed),
         "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
     }
 
@@ -126,16 +126,16 @@ def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:
     return words or None
 
 
-def _scores(federation: Federation) -> str:
+def _scores(agreed: StudyAgreement) -> str:
     """The scores that leave the silo."""
     each = "accuracy (4 decimals), loss (3 digits) and number of samples of the own"
-    if not federation.share_scores:
-        return "none"
-    if federation.search:
+    study = agreed.study
+    if isinstance(study, SearchStudy):
         return f"{each} validation data, in each trial; none of test data"
-    if federation.evaluate:
+    if isinstance(study, EvaluationStudy):
         return f"of each model {each} validation and test data, with an interval; none of fewer than {LEAST_SAMPLES}"
-    return f"{each} validation and test data"
+    shared = isinstance(study, TrainingStudy) and study.share_scores
+    return f"{each} validation and test data" if shared else "none"
 
 
 def texts(leaves: dict[str, Any]) -> Iterator[str]:

@@ -32,7 +32,6 @@ from pomona_federation.silo.machine import seal
 FOLDER, FILE = "private", "budget.json"
 RESERVED = "reserved"  # the event in the silo's audit log
 MOST = 10_000  # most reservations
-KIT = "the kit's own"
 UNKNOWN = "unknown, before a restore"
 
 Loss = Annotated[Finite, Field(ge=0)] | None  # None: unbounded
@@ -177,7 +176,7 @@ class PrivacyBudget:
     def require(self, claim: Claim, data: DataSettings, most: Most) -> None:
         """Raise PrivacyError if a claim would take the total of its data above the limit; nothing is written."""
         if most != Most():
-            most.require(self.total_with(claim, data), claim.study or KIT)
+            most.require(self.total_with(claim, data), claim.study)
 
     def reserve(self, claim: Claim, data: DataSettings, most: Most) -> None:
         """Reserve the worst-case cost of a run, once. Raises PrivacyError as ``require``, and then reserves nothing.
@@ -223,7 +222,7 @@ class PrivacyBudget:
         """Add a reservation, also to the audit log; one for no particular data counts as spent."""
         if not known:
             self._write(())  # even an empty file is written before the audit log mentions it
-        about: dict[str, Any] = {"study": claim.study or KIT, "agreement": claim.agreement, "run": claim.run}
+        about: dict[str, Any] = {"study": claim.study, "agreement": claim.agreement, "run": claim.run}
         about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
         with Audit(self.kit / "state" / "audit.jsonl") as audit:
             audit.write(RESERVED, **about)

@@ -22,7 +22,7 @@ from pomona.partition.partition import ClientRows
 from pomona.privacy.noise_key import require_sole
 from pomona.privacy.releases import acknowledged
 from pomona.scenario import Scenario
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.message_bodies import EntryForm, Task
 from pomona_federation.messages.tensor_bytes import Encoding, form_of
 from pomona_federation.silo.data.kept_data import own_data
@@ -48,33 +48,33 @@ def require_device(name: str) -> str:
     return kind
 
 
-def _config(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Config:
+def _config(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | None = None) -> Config:
     """The run with this silo as its only client; with another method if one is given."""
     own = {"data": silo.data.model_dump(mode="json", exclude_unset=True), "clients": 1, "workers": 1}
-    own["metric"] = federation.config().metric
+    own["metric"] = agreed.config.metric
     own["device"] = require_device(silo.device)
-    resolved = resolve(named(federation.run), own)
+    resolved = resolve(named(agreed.run_study.run), own)
     return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
 
 
-def own_scenario(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Scenario:
+def own_scenario(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | None = None) -> Scenario:
     """Read, check and split the silo's data. Raises DataError or ConfigError before any computation."""
-    settings = _config(silo, federation, method)
-    dataset = own_data(settings.data, federation.task)
+    settings = _config(silo, agreed, method)
+    dataset = own_data(settings.data, agreed.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
     own = Scenario(settings, dataset, partition)
     own.check(agreed=True)
     return own
 
 
-def at_place(own: Scenario, federation: Federation, place: int, names: Mapping[int, str]) -> Scenario:
+def at_place(own: Scenario, agreed: StudyAgreement, place: int, names: Mapping[int, str]) -> Scenario:
     """A scenario of all places, with the data of this silo only."""
     nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
-    rows = [nobody] * federation.places
+    rows = [nobody] * agreed.federation.places
     rows[place] = own.partition.clients[0]
     known = {"data": own.config.data, "device": own.config.device}
-    config: Config = federation.config().model_copy(update=known)
-    titles = tuple(names.get(i, f"place {i}") for i in range(federation.places))
+    config: Config = agreed.config.model_copy(update=known)
+    titles = tuple(names.get(i, f"place {i}") for i in range(agreed.federation.places))
     return Scenario(config, own.dataset, replace(own.partition, clients=tuple(rows)), titles)
 
 

@@ -3,7 +3,7 @@
 Its text is checked first, then its sizes by the shapes of its tensors, and only then what takes memory and reads data.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date
@@ -12,12 +12,12 @@ from pathlib import Path
 from pomona.core.errors import worded
 from pomona.core.memory import enough
 from pomona.privacy.epsilon_accounting import ROUNDING
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy, local_now, policy_sha256
 from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona_federation.silo.studies.silo_in_study import Silo
 from pomona_federation.silo.studies.study_facts import StudyFacts, StudyText, Traffic, facts, outlined
-from pomona_federation.study import Study
+from pomona_federation.study import Study, SurveyStudy
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,39 @@ class Verdict:
 
 
 def misfits(
-    policy: ConsentPolicy, study: Study, federation: Federation, text: StudyText, tasks: AbstractSet[str], today: date
+    policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText, tasks: AbstractSet[str], today: date
 ) -> Iterator[str]:
     """Misfits between a study's text and a policy, each in a few words.
 
     Args:
         policy: the silo's.
-        study: as offered by the server.
-        federation: with the study's terms.
+        agreed: what the members agree to.
         text: its content.
         tasks: SHA-256 of the sections task by which the data were read with a person's consent.
         today: the day on the silo's clock.
     """
-    if study.kind not in policy.kinds:
-        yield f"kind {study.kind} is not among {', '.join(policy.kinds)}"
-    if policy.methods and text.trains and text.method not in policy.methods:
-        yield f"method {text.method} is not among {', '.join(policy.methods)}"
-    if policy.models and text.model and text.model not in policy.models:
-        yield f"model {text.model} is not among {', '.join(policy.models)}"
+    yield from _of_other_names(policy, agreed.study, text)
+    yield from _unknown_content(policy, text, tasks)
+    yield from _beyond(policy, agreed, text)
+    if policy.not_after and today > policy.not_after:
+        yield f"not_after = {policy.not_after} has passed"
+
+
+def _of_other_names(policy: ConsentPolicy, study: Study, text: StudyText) -> Iterator[str]:
+    """A kind, method, model or view that the policy does not list."""
+    asked: tuple[tuple[str, str, Sequence[str]], ...] = (
+        ("kind", study.kind, policy.kinds),
+        ("method", text.method if text.trains else "", policy.methods),
+        ("model", text.model, policy.models),
+        ("view", study.view or "[data]", [view or "[data]" for view in policy.views]),
+    )
+    for what, name, listed in asked:
+        if name and listed and name not in listed:
+            yield f"{what} {name} is not among {', '.join(listed)}"
+
+
+def _unknown_content(policy: ConsentPolicy, text: StudyText, tasks: AbstractSet[str]) -> Iterator[str]:
+    """Files, a task or releases that neither the policy nor a person here has accepted."""
     for name, sha256 in text.files.items():
         if sha256 not in policy.files:
             yield f"{name}, SHA-256 {sha256[:16]}, is not among files"
@@ -60,20 +75,21 @@ def misfits(
     for name in text.acknowledge:
         if name not in policy.acknowledge:
             yield f"{name}, which its noise does not cover, is not among acknowledge"
-    if policy.views and study.view not in policy.views:
-        yield f"view {study.view or '[data]'} is not among {', '.join(v or '[data]' for v in policy.views)}"
-    if federation.places < policy.members:
-        yield f"at most {federation.places} silos, fewer than members = {policy.members}"
-    if federation.survey and federation.survey.least < policy.least_count:
-        yield f"survey.least = {federation.survey.least}, fewer than least_count = {policy.least_count}"
+
+
+def _beyond(policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText) -> Iterator[str]:
+    """Numbers of the study beyond the policy's."""
+    places, survey, deadline = agreed.federation.places, agreed.survey, agreed.study.deadline
+    if places < policy.members:
+        yield f"at most {places} silos, fewer than members = {policy.members}"
+    if survey and survey.least < policy.least_count:
+        yield f"survey.least = {survey.least}, fewer than least_count = {policy.least_count}"
     if policy.rounds is not None and text.rounds > policy.rounds:
         yield f"{text.rounds} rounds, more than {policy.rounds}"
     if text.epochs > policy.epochs_in_all:
         yield f"{text.epochs} passes over the training data, more than epochs_in_all = {policy.epochs_in_all}"
-    if federation.deadline > policy.deadline:
-        yield f"a round may take {federation.deadline:g} s, more than deadline = {policy.deadline:g}"
-    if policy.not_after and today > policy.not_after:
-        yield f"not_after = {policy.not_after} has passed"
+    if deadline > policy.deadline:
+        yield f"a round may take {deadline:g} s, more than deadline = {policy.deadline:g}"
 
 
 def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
@@ -99,10 +115,10 @@ def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
     silo, read = Silo(kit, known), False
     try:
         _ = silo.file  # accepts if it has the study's view of the data
-        federation, text = silo.federation, StudyText.of(silo.federation)
+        agreed, text = silo.agreed, StudyText.of(silo.agreed)
         tasks = _by_hand(kit, known.study.view)
-        wrong = list(misfits(policy, known.study, federation, text, tasks, local_now().date()))
-        if wrong := wrong or list(oversizes(policy, outlined(federation))):
+        wrong = list(misfits(policy, agreed, text, tasks, local_now().date()))
+        if wrong := wrong or list(oversizes(policy, outlined(agreed))):
             return Verdict(False, "; ".join(wrong))
         read = True
         with enough(f"study {known.study.name}", "let a person decide, on a machine with more memory"):
@@ -112,8 +128,8 @@ def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
         return Verdict(False, worded(fault), read)
     if wrong := list(excesses(policy, found)):
         return Verdict(False, "; ".join(wrong), read)
-    if federation.survey:
-        return Verdict(True, f"kind survey, least count {federation.survey.least}, {found.cost}", read)
+    if agreed.survey:
+        return Verdict(True, f"kind survey, least count {agreed.survey.least}, {found.cost}", read)
     size = f"{found.traffic.rounds} rounds, {found.traffic.mb_in_all:.3g} MB in all"
     how = f"method {text.method}, " if text.trains else ""
     return Verdict(True, f"kind {known.study.kind}, {how}model {text.model}, {size}, {found.cost}", read)
@@ -125,8 +141,9 @@ def _by_hand(kit: Path, view: str) -> set[str]:
     Starting a kit that came with a study accepts that study.
     """
     accepted = [k.study for k in KnownStudies(kit).all if k.status == "accepted" and k.terms is None]
-    studies = (Federation.read(kit / "federation.toml"), *accepted)
-    return {study.tasked.sha256 for study in studies if study.tasked and study.view == view}
+    own = Federation.read(kit / "federation.toml").study
+    read = [study for study in (*([own] if own else []), *accepted) if not isinstance(study, SurveyStudy)]
+    return {study.task.sha256 for study in read if study.task and study.view == view}
 
 
 def decided(kit: Path, known: KnownStudy) -> KnownStudy:

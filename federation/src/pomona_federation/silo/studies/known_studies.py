@@ -18,15 +18,14 @@ from pomona.core.bounds import Line, Sha256, plain
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit import Audit, last_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.history import FILE as HISTORY
 from pomona_federation.silo.machine import seal
 from pomona_federation.silo.studies.consent_rules import ConsentTerms
 from pomona_federation.silo.studies.own_state import begin
-from pomona_federation.study import Study
-from pomona_federation.study_kinds import MOST_TRIALS, TRIALS
+from pomona_federation.study import MOST_TRIALS, TRIALS, Study
 
 STUDIES, FILE = "studies", "study.json"
 ANSWERS = "survey.json"  # a survey's answers, in its study's folder
@@ -163,10 +162,10 @@ class KnownStudies:
         """The folders of its rounds: for a search those of its trials, in order."""
         return [self.home(known, trial) for trial in range(len(known.trials))] or [self.home(known)]
 
-    def agreed(self, standing: Federation, known: KnownStudy, trial: int | None = None) -> Federation:
+    def agreed(self, federation: Federation, known: KnownStudy, trial: int | None = None) -> StudyAgreement:
         """The federation with a study's terms, or a trial's; first weights come from the kit's folder ``weights``."""
-        whole = standing.under(known.study.placed(self.kit))
-        return whole if trial is None else whole.trials()[trial]
+        whole = federation.under(known.study.placed(self.kit))
+        return whole if trial is None else whole.trials[trial]
 
     def propose(self, known: KnownStudy) -> None:
         """Keep a study offered by the server; a known one stays as it is.

@@ -13,7 +13,7 @@ from pomona.core.errors import ConfigError, PrivacyError, ProtocolError
 from pomona.core.settings import Settings
 from pomona.methods.base import Method
 from pomona.scenario import Scenario
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit import write_limited
 from pomona_federation.messages.message_bodies import EntryForm, Token
 from pomona_federation.pki.keys import Signer
@@ -58,7 +58,7 @@ class Silo:
         if known := KnownStudies(self.folder).find(agreement):
             known.require_accepted()
             return Silo(self.folder, known, known.trial(agreement))
-        if not self.federation.comes_with_study:
+        if not self.studying:
             raise ProtocolError(f"this silo knows no study {agreement[:16]}; there: pomona silo studies --ask")
         return self
 
@@ -71,25 +71,41 @@ class Silo:
         if which:
             return cls(folder, KnownStudies(folder).named(which))
         silo = cls(folder)
-        if not silo.federation.comes_with_study:
+        if not silo.studying:
             raise ConfigError("this kit came with no study of its own; name one of `pomona silo studies` with --study")
         return silo
 
     @cached_property
     def federation(self) -> Federation:
-        """The agreement; section run is checked only when needed, so that a refusal can be signed."""
-        standing = Federation.read(self.folder / "federation.toml")
-        return KnownStudies(self.folder).agreed(standing, self.study, self.trial) if self.study else standing
+        """The federation of the kit."""
+        return Federation.read(self.folder / "federation.toml")
 
     @cached_property
+    def agreed(self) -> StudyAgreement:
+        """The agreement on the study; section run is checked only when needed, so that a refusal can be signed.
+
+        Raises ConfigError without a study.
+        """
+        if self.study:
+            return KnownStudies(self.folder).agreed(self.federation, self.study, self.trial)
+        if self.federation.own:
+            return self.federation.own
+        raise ConfigError("this kit came with no study of its own; name one of `pomona silo studies` with --study")
+
+    @property
+    def studying(self) -> bool:
+        """Whether there is a study: one that was offered, or the one that the kit came with."""
+        return self.study is not None or self.federation.study is not None
+
+    @property
     def agreement(self) -> str:
-        """The agreement's hash, which takes time to compute: a search's includes each trial's."""
-        return self.federation.agreement
+        """The agreement's hash: the study's, or the federation's for a kit without one."""
+        return self.agreed.agreement if self.study else self.federation.agreement
 
     @cached_property
     def file(self) -> SiloFile:
         """The silo's own settings, with the data that the study asks for."""
-        return SiloFile.load(self.folder / "silo.toml").viewed(self.federation.view)
+        return SiloFile.load(self.folder / "silo.toml").viewed(self.agreed.study.view if self.studying else "")
 
     @property
     def state(self) -> Path:
@@ -99,7 +115,7 @@ class Silo:
     @cached_property
     def method(self) -> Method:
         """The agreed method."""
-        return self.federation.config().method.method()
+        return self.agreed.config.method.method()
 
     @property
     def terms(self) -> ConsentTerms:
@@ -115,7 +131,7 @@ class Silo:
         """
         said = [(of.accept_epsilon_total, of.accept_delta_total) for of in (self.file, self.terms)]
         epsilon, delta = (min((m for m in each if m is not None), default=None) for each in zip(*said, strict=True))
-        if epsilon is not None and delta is None and not self.federation.survey:  # a survey has no delta
+        if epsilon is not None and delta is None and not self.agreed.survey:  # a survey has no delta
             delta = 1 / max(1, len(self.own.partition.clients[0].train))
         return Most(epsilon, delta)
 
@@ -127,7 +143,7 @@ class Silo:
     @cached_property
     def own(self) -> Scenario:
         """The silo's data, read and checked, as a scenario of one client."""
-        return own_scenario(self.file, self.federation)
+        return own_scenario(self.file, self.agreed)
 
     def require_affordable(self, run: str) -> None:
         """Raise PrivacyError if a whole run would exceed this silo's privacy limit, for the run or in total.
@@ -146,17 +162,17 @@ class Silo:
 
     def claim(self, run: str) -> Claim:
         """The run's claim on this silo's privacy budget; "" for any run."""
-        study, agreement, survey = self.federation.study, self.agreement, self.federation.survey
+        agreement, survey = self.agreement, self.agreed.survey
 
         def trained() -> Cost:
             return worst_cost(self.own, PrivacyBudget(self.folder).runs(agreement, but=run).values())
 
-        return Claim(study, agreement, run, (lambda: self._alone) if survey else trained)
+        return Claim(self.agreed.study.name, agreement, run, (lambda: self._alone) if survey else trained)
 
     @property
     def _alone(self) -> Cost:
         """Worst-case cost of one run alone; unbounded without noise."""
-        survey = self.federation.survey
+        survey = self.agreed.survey
         if survey is None:
             return worst_cost(self.own)
         return Cost(survey.noise.epsilon if survey.noise else inf)
@@ -172,7 +188,7 @@ class Silo:
         """
         more = Cost(epsilon - self.reserved)
         if more.epsilon > 0:
-            made = Claim(self.federation.study, self.agreement, token, lambda: more)
+            made = Claim(self.agreed.study.name, self.agreement, token, lambda: more)
             PrivacyBudget(self.folder).reserve(made, self.file.data, self._most)
 
     @property

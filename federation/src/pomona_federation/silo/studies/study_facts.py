@@ -18,7 +18,7 @@ from pomona.models import MODELS, outline
 from pomona.models.packages import package
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.tensor_bytes import Encoding
 from pomona_federation.silo.data.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.data.silo_scenario import at_place, worst_cost
@@ -86,19 +86,19 @@ class StudyText:
     epochs: int = 0
 
     @classmethod
-    def of(cls, federation: Federation) -> "StudyText":
-        """Content of the study in a federation's terms. Raises ConfigError for terms that cannot be run."""
-        if federation.survey:
+    def of(cls, agreed: StudyAgreement) -> "StudyText":
+        """Content of an agreed study. Raises ConfigError for one that cannot be run."""
+        if agreed.survey:
             return cls()
-        config = federation.config()
-        trials = [terms.config() for terms in federation.trials() or (federation,)]
+        config = agreed.config
+        trials = [one.config for one in agreed.runs]
         weights = {"first weights": sha256} if (sha256 := config.model.init_sha256) else {}
         return cls(
             config.method.name,
             config.model.name,
-            federation.evaluate is None,
-            federation.task.sha256,
-            weights | federation.own_code,
+            agreed.evaluate is None,
+            agreed.task.sha256,
+            weights | agreed.own_code,
             config.privacy.acknowledge if config.privacy else (),
             sum(trial.rounds for trial in trials),
             sum(map(_epochs, trials)),
@@ -123,11 +123,10 @@ class StudyFacts:
 def facts(silo: Silo) -> StudyFacts:
     """Determine the facts. Raises PomonaError if the data or the network do not fit the study."""
     total = PrivacyBudget(silo.folder).total_with(silo.claim(ANY_RUN), silo.file.data)
-    if asked := silo.federation.survey:
+    if asked := silo.agreed.survey:
         readable(silo.file.data, asked)
         return StudyFacts(silo.claim(ANY_RUN).worst(), total, Traffic(0, 0, 0))
-    trials = silo.federation.trials() or (silo.federation,)
-    return StudyFacts(worst_cost(silo.own), total, _in_all([traffic(silo.own, terms) for terms in trials]))
+    return StudyFacts(worst_cost(silo.own), total, _in_all([traffic(silo.own, one) for one in silo.agreed.runs]))
 
 
 def remarks(silo: Silo) -> list[str]:
@@ -135,29 +134,29 @@ def remarks(silo: Silo) -> list[str]:
 
     Raises PomonaError as ``facts``.
     """
-    runs = [terms.config() for terms in silo.federation.trials() or (silo.federation,)]
+    runs = [one.config for one in silo.agreed.runs]
     return list(dict.fromkeys([*cautions(silo.own), *filter(None, map(caution, runs))]))
 
 
-def traffic(own: Scenario, federation: Federation) -> Traffic:
+def traffic(own: Scenario, agreed: StudyAgreement) -> Traffic:
     """Traffic per round with all places taken, measured on the method itself."""
-    known = at_place(own, federation, 0, {})
-    return _moved(known.config, federation, known.initial, len(own.partition.clients[0].train))
+    known = at_place(own, agreed, 0, {})
+    return _moved(known.config, agreed, known.initial, len(own.partition.clients[0].train))
 
 
-def outlined(federation: Federation) -> Traffic:
+def outlined(agreed: StudyAgreement) -> Traffic:
     """Traffic from a study's text alone, by the shapes of its tensors: allocates none of them and reads no data.
 
     It is 0 for a survey and for networks of custom code, whose tensors are known only once they are built; for a method
     whose downlink depends on values, it is the uplink. Raises ConfigError for a network that does not fit the task.
     """
-    if federation.survey:
+    if agreed.survey:
         return Traffic(0, 0, 0)
-    return _in_all([_outlined(terms) for terms in federation.trials() or (federation,)])
+    return _in_all([_outlined(one) for one in agreed.runs])
 
 
-def _outlined(federation: Federation) -> Traffic:
-    config, task = federation.config(), federation.task
+def _outlined(agreed: StudyAgreement) -> Traffic:
+    config, task = agreed.config, agreed.task
     if config.model.name not in MODELS and not package(config.model.name):
         return Traffic(0, 0, config.rounds)
     shape = network_shape(task.kind, task.input_shape)
@@ -165,17 +164,17 @@ def _outlined(federation: Federation) -> Traffic:
     space = ParameterSpace(module, config.buffers)
     row = torch.empty(space.size, device="meta")
     start, rest = row[: space.trained], row[space.trained :]
-    return _moved(config, federation, Initial(lambda _: start, space.layers, space.norms, rest, space.variances), 1)
+    return _moved(config, agreed, Initial(lambda _: start, space.layers, space.norms, rest, space.variances), 1)
 
 
-def _moved(config: Config, federation: Federation, initial: Initial, samples: int) -> Traffic:
+def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: int) -> Traffic:
     server = accompanied(config.method.method().server, initial)
-    roster = Roster((samples,) * federation.places, config.largest_share)
+    roster = Roster((samples,) * agreed.federation.places, config.largest_share)
     begun = server.start(initial, roster, config.seed)
-    encoding = Encoding(federation.wire, federation.places)
+    encoding = Encoding(agreed.run_study.wire, agreed.federation.places)
     sent = sum(_bytes(tensor, encoding) for tensor in server.expects(begun).values())
-    if federation.evaluate:  # models come last, when all have been sent
-        return Traffic(len(federation.evaluate.models) * sent, sent, config.rounds)
+    if agreed.evaluate:  # models come last, when all have been sent
+        return Traffic(len(agreed.evaluate.models) * sent, sent, config.rounds)
     try:
         down = server.down(begun, (0,), roster, round_of(config, 1))
     except (NotImplementedError, RuntimeError):

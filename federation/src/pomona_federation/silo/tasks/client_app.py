@@ -79,7 +79,7 @@ class ClientApp:
             PomonaError: the task is not what was agreed, or cannot be done here.
         """
         began = perf_counter()
-        provenance = Provenance(self.silo.folder, self.silo.state, self.silo.federation)
+        provenance = Provenance(self.silo.folder, self.silo.state, self.silo.agreed)
         self._policy.require(task, provenance, lambda: self._samples)
         initial = InitialDownlink(task, self.silo.method.server, lambda: self._scenario(task))
         self._policy.require_forms(task, forms := self._policy.forms(initial))
@@ -104,7 +104,7 @@ class ClientApp:
         clients, reply = self._visit(task, down, start)
         if self.silo.own.config.privacy:
             PrivacyBudget(self.silo.folder).note_spent(task.agreement, task.run, clients.spent(task.place))
-        about |= disclosed(reply, self.silo.federation.shares)
+        about |= disclosed(reply, self.silo.agreed.run_study.shares)
         uplink = b""
         if task.trains and not reply.fault:
             uplink = self._encoding.pack_uplink(reply.uplink)
@@ -134,7 +134,7 @@ class ClientApp:
 
     def _require_room(self, enclosed: Mapping[str, bytes]) -> None:
         """Raise ProtocolError for more bytes than this silo accepts, or than any agreed task can include."""
-        size, places = sum(map(len, enclosed.values())), self.silo.federation.places
+        size, places = sum(map(len, enclosed.values())), self.silo.agreed.federation.places
         most = self.silo.file.max_download_mb
         if most is not None and size > most * 1e6:
             raise ProtocolError(f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {most}")
@@ -156,7 +156,7 @@ class ClientApp:
             choice=choice,
             specificity=config.specificity,
             surety=self._surety,
-            tells=silo.federation.shares,
+            tells=silo.agreed.run_study.shares,
         )
         if isinstance(objective, PrivateObjective):
             self._rounds.agree(clients, place)
@@ -166,7 +166,7 @@ class ClientApp:
         if task.settled:
             self._rounds.restore(task.settled, clients, place, roster)
         else:
-            clients.begin((place,), roster, judged_model(silo.folder, silo.federation, silo.own, place, start))
+            clients.begin((place,), roster, judged_model(silo.folder, silo.agreed, silo.own, place, start))
         visit = ClientRequest(
             round_of(config, task.number), roster, (place,), task.trains, frozenset(task.watched), keep=True
         )
@@ -178,14 +178,14 @@ class ClientApp:
     def _surety(self) -> Surety:
         """Confidence of scores: computed for an evaluation, of which there is one, and not for each round."""
         own = self.silo.own
-        if not self.silo.federation.evaluate or ("test", 0) in clustered(own.dataset, own.partition):
+        if not self.silo.agreed.evaluate or ("test", 0) in clustered(own.dataset, own.partition):
             return unsure
         metric, kind, seed = own.choice.metric.name, own.task, own.config.seed
         return lambda answers, client: confidence(metric, answers, kind, seed=seed, client=client)
 
     def _scenario(self, task: Task) -> Scenario:
         """The silo's own data at its place among all."""
-        return at_place(self.silo.own, self.silo.federation, task.place, names(self.silo.federation, task))
+        return at_place(self.silo.own, self.silo.agreed, task.place, names(self.silo.agreed, task))
 
     def _signatures(self, task: Task, uplink: Mapping[str, Tensor]) -> dict[str, str]:
         """This silo's signature for each row that the server relays."""
@@ -198,14 +198,14 @@ class ClientApp:
 
     @property
     def _encoding(self) -> Encoding:
-        return Encoding(self.silo.federation.wire, self.silo.federation.places)
+        return Encoding(self.silo.agreed.run_study.wire, self.silo.agreed.federation.places)
 
     def _note(self, task: Task, clients: ClientRuntime, reply: Reply, up: int, down: int) -> None:
         """Record what only this silo may know, and save its headline model."""
         line = {
             "round": task.number,
             "trained": task.trains,
-            "names": {str(place): name for place, name in names(self.silo.federation, task).items()},
+            "names": {str(place): name for place, name in names(self.silo.agreed, task).items()},
             "loss": reply.loss,
             "scores": [asdict(s) for s in reply.scores],
             "diverged": sorted({f"{s.model} on {s.split}" for s in reply.scores if s.samples and s.loss is None}),
@@ -221,4 +221,4 @@ class ClientApp:
             path = self.silo.state / "models" / "personal.safetensors"
             personal.save_frozen(path.parent, self._scenario(task).frozen)
             personal.save(path, models[headline], self._scenario(task), task.place, headline)
-            own_models.write(path, self._scenario(task), self.silo.federation, task, clients, reply)
+            own_models.write(path, self._scenario(task), self.silo.agreed, task, clients, reply)

@@ -14,7 +14,7 @@ from pomona.personal import model_card
 from pomona.personal.model_card import Sources
 from pomona.record import model_file
 from pomona.scenario import Scenario
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.json_store import read_json
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.silo import history
@@ -24,12 +24,12 @@ from pomona_federation.silo.studies.silo_in_study import PINNED, PinnedAgreement
 from pomona_federation.silo.tasks.row_provenance import names
 
 
-def judged_model(kit: Path, federation: Federation, own: Scenario, place: int, start: Tensor | None) -> Tensor | None:
+def judged_model(kit: Path, agreed: StudyAgreement, own: Scenario, place: int, start: Tensor | None) -> Tensor | None:
     """The model (d,) that a silo starts a study with: in an evaluation the evaluated one, if it has one.
 
     Args:
         kit: the silo's.
-        federation: the terms of the evaluation.
+        agreed: the terms of the evaluation.
         own: the silo's data under these terms, as a scenario of one client.
         place: the silo's.
         start: the starting model otherwise; None for the run's initial model.
@@ -38,7 +38,7 @@ def judged_model(kit: Path, federation: Federation, own: Scenario, place: int, s
         ProtocolError: the model is missing, is another network's, or the silo's data have changed since.
         StorageError: its file is damaged.
     """
-    terms, file = federation.evaluate, SiloFile.load(kit / "silo.toml")
+    terms, file = agreed.evaluate, SiloFile.load(kit / "silo.toml")
     if terms is None or file.name not in terms.models:
         return start
     if terms.models[file.name] != place:
@@ -46,10 +46,10 @@ def judged_model(kit: Path, federation: Federation, own: Scenario, place: int, s
     source, folder = _source(kit, terms.agreement or "")
     path = folder / "models" / "personal.safetensors"
     if not path.exists():
-        raise ProtocolError(f"the study evaluates models of {terms.of or 'the first study'}, but there is no {path}")
-    _require_same(source, federation)
+        raise ProtocolError(f"the study evaluates models of {terms.of}, but there is no {path}")
+    _require_same(source, agreed)
     pinned = read_json(PinnedAgreement, folder / PINNED)
-    known = pinned.rows if pinned and source.view == federation.view else None
+    known = pinned.rows if pinned and source.study.view == agreed.study.view else None
     if known not in {None, own.partition.sha256}:
         raise ProtocolError(
             "this silo's data, or its division, is not what its model was trained on, which might be evaluated on "
@@ -58,21 +58,21 @@ def judged_model(kit: Path, federation: Federation, own: Scenario, place: int, s
     return ParameterSpace(own.module()).row(model_file.tensors(path))
 
 
-def _source(kit: Path, agreement: str) -> tuple[Federation, Path]:
+def _source(kit: Path, agreement: str) -> tuple[StudyAgreement, Path]:
     """The terms under which the models were trained, and the folder of this silo's files. Raises ProtocolError."""
     standing, studies = Federation.read(kit / "federation.toml"), KnownStudies(kit)
     if known := studies.find(agreement):
         return studies.agreed(standing, known), studies.home(known)
-    if standing.comes_with_study and standing.agreement == agreement:
-        return standing, kit / "state"
+    if standing.own and standing.agreement == agreement:
+        return standing.own, kit / "state"
     raise ProtocolError(f"this silo knows no study with the hash {agreement[:16]}, whose models are to be evaluated")
 
 
-def _require_same(source: Federation, federation: Federation) -> None:
+def _require_same(source: StudyAgreement, agreed: StudyAgreement) -> None:
     """Require the same network and preprocessing, without which a model's parameters mean nothing."""
-    trained, judged = source.config(), federation.config()
+    trained, judged = source.config, agreed.config
     pairs = {
-        "section task": (source.task, federation.task),
+        "section task": (source.task, agreed.task),
         "run.model": (trained.model, judged.model),
         "run.seed": (trained.seed, judged.seed),
     }
@@ -82,7 +82,7 @@ def _require_same(source: Federation, federation: Federation) -> None:
 
 
 def write(
-    path: Path, scenario: Scenario, federation: Federation, task: Task, clients: ClientRuntime, reply: Reply
+    path: Path, scenario: Scenario, agreed: StudyAgreement, task: Task, clients: ClientRuntime, reply: Reply
 ) -> None:
     """Write a card beside the model of a visit; none if a training visit did not evaluate it.
 
@@ -91,7 +91,7 @@ def write(
     Args:
         path: of the model.
         scenario: the silo's own data at its place.
-        federation: the agreement.
+        agreed: the agreement.
         task: of the visit.
         clients: its runtime.
         reply: its outcome; the visit is already in the silo's history.
@@ -107,9 +107,9 @@ def write(
         _metrics(scenario, clients, reply, task),
         task.number - (when == "received" or not task.trains),
         task.number - (not task.trains),
-        _sources(path.parent.parent, scenario, federation, task),
+        _sources(path.parent.parent, scenario, agreed, task),
         clients.spent(place) if config.privacy else None,
-        {"the agreement of the federation": federation.agreement},
+        {"the agreement of the federation": agreed.agreement},
     )
     model_card.write(card, path)
 
@@ -128,13 +128,13 @@ def _metrics(scenario: Scenario, clients: ClientRuntime, reply: Reply, task: Tas
     return next((found for found in each if found["split"] == "test"), {})
 
 
-def _sources(state: Path, scenario: Scenario, federation: Federation, task: Task) -> Sources:
+def _sources(state: Path, scenario: Scenario, agreed: StudyAgreement, task: Task) -> Sources:
     seen, _ = history.read(state)
     info = next((visit.info for visit in reversed(seen) if visit.info), {})
     lists = {name: value if isinstance(value, list) else [value] for name, value in info.items()}
     shown = scenario.config.method.method().card.presentation
     return Sources(
         received=any(visit.bytes_down for visit in seen),
-        members=[name for _, name in sorted(names(federation, task).items())],
+        members=[name for _, name in sorted(names(agreed, task).items())],
         weights=model_card.relationships(lists, scenario.names, shown),
     )

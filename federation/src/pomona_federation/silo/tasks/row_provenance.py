@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from pomona.core.bounds import PLACES, Count, Number, Place, Sha256
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
-from pomona_federation.agreement import Federation, SiloName
+from pomona_federation.agreement import SiloName, StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Renewal, RowOrigin, Task, Token, row_statement
 from pomona_federation.pki import certificates, keys
@@ -33,11 +33,11 @@ class PeerKeys:
     """Keys of peers, from the kit and from tasks. ``state/renewed.json`` of the kit records the renewed ones seen."""
 
     folder: Path
-    federation: Federation
+    agreed: StudyAgreement
 
     def certified(self, silo: str, key: str, certificate: str) -> bool:
         """Whether a certificate is the authority's for a silo's key."""
-        return keys.certified(self._authority, self.federation.name, silo, key.encode(), certificate.encode())
+        return keys.certified(self._authority, self.agreed.federation.name, silo, key.encode(), certificate.encode())
 
     def require(self, task: Task) -> None:
         """Raise ProtocolError for a renewed key that the authority has not certified, or that is not the newest."""
@@ -104,9 +104,9 @@ def first_shown(renewal: Renewal, known: Sequence[int], number: int) -> tuple[in
     return (*known, *[number] * new)
 
 
-def names(federation: Federation, task: Task) -> dict[int, str]:
+def names(agreed: StudyAgreement, task: Task) -> dict[int, str]:
     """Silos by place: founders from the agreement, newcomers as the authority certified them."""
-    founders = dict(enumerate(s.name for s in federation.silo))
+    founders = dict(enumerate(s.name for s in agreed.federation.silo))
     return {i.place: i.silo for i in task.newcomers} | founders
 
 
@@ -138,32 +138,32 @@ class Provenance:
     Attributes:
         folder: the silo's kit.
         state: of the study; its ``seen.json`` records what was seen of each peer.
-        federation: the agreement.
+        agreed: the agreement.
     """
 
     folder: Path
     state: Path
-    federation: Federation
+    agreed: StudyAgreement
 
     def require_newcomers(self, task: Task) -> None:
         """Raise ProtocolError for a newcomer, or a renewed key, that the authority has not certified.
 
         The same applies to a newcomer at another silo's place.
         """
-        taken, founders = self._seen(task).places, len(self.federation.silo)
+        taken, founders = self._seen(task).places, len(self.agreed.federation.silo)
         whose = {name: place for place, name in taken.items()}
-        known = {silo.name for silo in self.federation.silo}
+        known = {silo.name for silo in self.agreed.federation.silo}
         for i in task.newcomers:
-            if i.silo in known or not founders <= i.place < self.federation.places:
+            if i.silo in known or not founders <= i.place < self.agreed.federation.places:
                 raise ProtocolError(f"{i.silo} is introduced at place {i.place}, which is not free; ask the operator")
             if taken.setdefault(i.place, i.silo) != i.silo or whose.setdefault(i.silo, i.place) != i.place:
                 raise ProtocolError(f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator")
-            if not self.federation.insecure and not self._keys.certified(i.silo, i.key, i.certificate):
+            if not self.agreed.federation.insecure and not self._keys.certified(i.silo, i.key, i.certificate):
                 raise ProtocolError(
                     f"{i.silo} is introduced without the authority's certificate; ask the server's operator"
                 )
             known.add(i.silo)
-        if not self.federation.insecure:
+        if not self.agreed.federation.insecure:
             self._keys.require(task)
 
     def require(
@@ -181,9 +181,9 @@ class Provenance:
             rows: bytes by hash.
             initial: for an entry and a place, the initial row, which every member can compute and none signs.
         """
-        if self.federation.insecure:
+        if self.agreed.federation.insecure:
             return
-        peers, seen = names(self.federation, task), self._seen(task)
+        peers, seen = names(self.agreed, task), self._seen(task)
         if task.number == 1:
             for member in (peers[i] for i, size in enumerate(task.sizes) if size and i in peers):
                 seen.rounds.setdefault(member, 0)
@@ -214,7 +214,7 @@ class Provenance:
 
     @cached_property
     def _keys(self) -> PeerKeys:
-        return PeerKeys(self.folder, self.federation)
+        return PeerKeys(self.folder, self.agreed)
 
     def _seen(self, task: Task) -> PeerHistory:
         """Peers as seen in the task's run so far, for the caller to add to."""

@@ -57,7 +57,7 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
         ProtocolError: the study is not a survey, the message not a question, or a step is asked in two ways.
         PomonaError: as ``pomona_federation.survey.silo``.
     """
-    survey = silo.federation.survey
+    survey = silo.agreed.survey
     if survey is None or isinstance(body, Task):
         raise ProtocolError("the server's request is not of the kind of study that this silo agreed to")
     TaskPolicy.of(silo).require_agreed(body.agreement, body.run)

@@ -14,7 +14,7 @@ from typing import Literal
 from pomona.core.bounds import Number, Sha256
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import DownlinkEntry, EntryForm, Task, Token
 from pomona_federation.silo.data.silo_scenario import InitialDownlink
@@ -32,20 +32,20 @@ class TaskPolicy:
 
     Attributes:
         state: the silo's folder for what changes.
-        federation: the agreement.
+        agreed: the agreement.
         silo: the silo's name.
         terms: under which the study was accepted.
     """
 
     state: Path
-    federation: Federation
+    agreed: StudyAgreement
     silo: str
     terms: ConsentTerms = field(default_factory=ConsentTerms)
 
     @classmethod
     def of(cls, silo: Silo) -> "TaskPolicy":
         """The policy of a silo in a study."""
-        return cls(silo.state, silo.federation, silo.file.name, silo.terms)
+        return cls(silo.state, silo.agreed, silo.file.name, silo.terms)
 
     def require_agreed(self, agreement: str, run: str) -> None:
         """Raise ProtocolError unless agreement and run are the agreed ones and the time is within the silo's hours."""
@@ -72,7 +72,7 @@ class TaskPolicy:
     def _agreement(self) -> str:
         """The agreement's hash. Raises ProtocolError if it cannot be computed here because custom code is missing."""
         try:
-            return self.federation.agreement
+            return self.agreed.agreement
         except ConfigError as fault:
             raise ProtocolError(str(fault)) from None
 
@@ -87,8 +87,8 @@ class TaskPolicy:
         self.require_agreed(task.agreement, task.run)
         provenance.require_newcomers(task)
         self._require_own(task, samples)
-        self.terms.require_members(sum(task.sizes[place] > 0 for place in names(self.federation, task)))
-        last = self.federation.config().rounds + (not task.trains)  # the closing visit evaluates
+        self.terms.require_members(sum(task.sizes[place] > 0 for place in names(self.agreed, task)))
+        last = self.agreed.config.rounds + (not task.trains)  # the closing visit evaluates
         if not task.settled < task.number <= last:
             raise ProtocolError(
                 f"round {task.number} after round {task.settled}, but {last} is the last of the rounds agreed on"
@@ -121,14 +121,14 @@ class TaskPolicy:
 
     def _require_own(self, task: Task, samples: Callable[[], int]) -> None:
         """Require that the place is this silo's, with its actual number of samples."""
-        who = names(self.federation, task).get(task.place, "nobody")
+        who = names(self.agreed, task).get(task.place, "nobody")
         if who != self.silo:
             raise ProtocolError(f"a task for place {task.place}, which is {who}'s; this silo is {self.silo}")
         known = self._pinned()
         if known and known.place not in {None, task.place}:
             raise ProtocolError(f"a task for place {task.place}, but this silo has place {known.place}; {START_OVER}")
-        if len(task.sizes) != self.federation.places:
-            raise ProtocolError(f"a task with {len(task.sizes)} places, the agreement says {self.federation.places}")
+        if len(task.sizes) != (places := self.agreed.federation.places):
+            raise ProtocolError(f"a task with {len(task.sizes)} places, the agreement says {places}")
         if task.sizes[task.place] != (here := samples()):
             raise ProtocolError(
                 f"the server counts {task.sizes[task.place]} training samples of this silo, which has {here}; put "
@@ -144,7 +144,7 @@ class TaskPolicy:
         others = [j for j in entry.index if j != task.place]
         if set(others) != set(entry.rows) or len(others) != len(set(others)):
             raise ProtocolError(f"{key} names rows that do not exist; check the server's version")
-        members = {j for j in names(self.federation, task) if task.sizes[j]}
+        members = {j for j in names(self.agreed, task) if task.sizes[j]}
         if strangers := sorted(set(others) - members):
             raise ProtocolError(
                 f"{key}: a row for place {strangers[0]}, which has no member; ask the server's operator"
