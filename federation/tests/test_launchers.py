@@ -31,17 +31,17 @@ from pomona_federation.supervision.processes import QUIET, environment
 VERSION = f"{PROTOCOL}.0.0"
 
 
+TREE = {
+    "name": "try",
+    "server": "127.0.0.1:8443",
+    "silo": [{"name": "north"}],
+    "task": TASK,
+    "run": {"lr": 0.1},
+}
+
+
 def federation(**keys):
-    return Federation.of(
-        {
-            "name": "try",
-            "server": "127.0.0.1:8443",
-            "silo": [{"name": "north"}],
-            "task": TASK,
-            "run": {"lr": 0.1},
-            **keys,
-        }
-    )
+    return Federation.of(TREE | keys)
 
 
 def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", headers=()):
@@ -313,8 +313,7 @@ def kits(tmp_path_factory):
     home = tmp_path_factory.mktemp("kits")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    tree = federation(server=f"127.0.0.1:{port}").model_dump(mode="json", exclude_unset=True)
-    (home / "federation.toml").write_text(tomli_w.dumps(tree))
+    (home / "federation.toml").write_text(tomli_w.dumps(TREE | {"server": f"127.0.0.1:{port}"}))
     provision(home / "federation.toml", home / "kits")
     return home / "kits"
 

@@ -164,8 +164,11 @@ def test_gaps_are_refused_where_none_were_agreed_on(tmp_path):
 
 def test_preprocessing_and_shape_of_an_agreement_fit(tmp_path):
     task = agreement(tmp_path)
-    for changes in ({"input_shape": (5,)}, {"kind": "image", "input_shape": (2, 2, 4)}):
-        with pytest.raises(ValueError, match=r"preprocessing makes tables of input_shape = \[4\]"):
+    for changes, words in (
+        ({"input_shape": (5,)}, r"preprocessing makes tables of input_shape = \[4\]"),
+        ({"kind": "image", "input_shape": (2, 2, 4)}, "preprocessing is for kind = 'table', not 'image'"),
+    ):
+        with pytest.raises(ValueError, match=words):
             TaskSettings.model_validate({**task.model_dump(exclude={"dtype"}), **changes})
 
 

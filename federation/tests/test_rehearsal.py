@@ -25,7 +25,7 @@ def test_a_federation_offers_every_method_but_the_one_that_hands_samples_to_all(
         if name in METHODS_DEPLOYED:
             assert Federation.load(file).own.config.method.name == name
         else:
-            with pytest.raises(ConfigError, match="hands samples to every client; silos keep theirs"):
+            with pytest.raises(ConfigError, match="sends samples to every client; silos keep theirs"):
                 Federation.load(file)
     assert set(METHODS) - set(METHODS_DEPLOYED) == {"fedavg-data"}
 
@@ -52,7 +52,7 @@ def test_a_server_that_has_died_is_not_said_to_be_slow(tmp_path):
     log = re.escape(str(tmp_path / "server.log"))
     with pytest.raises(QuorumError, match=rf"server ended with code 3 \(error\[CONFIG\]: two\); see {log}"):
         local.wait(lambda status: status.state != "running", 60.0)
-    with pytest.raises(QuorumError, match=rf"did not get on within 0 s \(error.*see {log}"):
+    with pytest.raises(QuorumError, match=rf"made no progress within 0 s \(error.*see {log}"):
         local.wait(lambda status: status.state != "running", 0.0)
 
 

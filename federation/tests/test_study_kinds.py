@@ -174,7 +174,7 @@ def test_an_evaluation_that_does_not_fit_is_refused_when_it_is_submitted(federat
         submit(evaluation_file(federation))
     with pytest.raises(ConfigError, match="no study 'nobody'"):
         submit(evaluation_file(federation, evaluate={"of": "nobody"}))
-    with pytest.raises(ConfigError, match=r"run.rounds plays no part"):
+    with pytest.raises(ConfigError, match=r"run.rounds has no effect"):
         submit(evaluation_file(federation, run={"rounds": 3}))
     with pytest.raises(ConfigError, match="share_scores"):
         submit(evaluation_file(federation, share_scores=False))

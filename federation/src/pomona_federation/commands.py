@@ -47,7 +47,7 @@ def _deploy() -> App:
     deploy.command(f"{CLI}.deploy:renew", name="renew", help="Renew the server's certificate before it ends.")
     deploy.command(f"{CLI}.deploy:task", name="task", help="Write section task for silos with files like yours.")
     deploy.command(f"{CLI}.rehearse:rehearse", name="rehearse", help="Run a federation on this machine, and compare.")
-    deploy.command(f"{CLI}.simulate:simulate", name="simulate", help="Simulate a study on data that have to fit it.")
+    deploy.command(f"{CLI}.rehearse:simulate", name="simulate", help="Simulate a study on data that have to fit it.")
     deploy.command(f"{CLI}.settings:settings", name="settings", help="Explain the files of a federation, or one KEY.")
     deploy.command(f"{CLI}.key_renewal:certify", name="renew-key", help="Certify a silo's next key.")
     return deploy

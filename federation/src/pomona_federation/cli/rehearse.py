@@ -1,15 +1,16 @@
-"""``pomona deploy rehearse``: try out a federation on this machine before it is deployed between organisations."""
+"""``pomona deploy rehearse`` and ``simulate``: try out a federation or a study on this machine beforehand."""
 
 import sys
 import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, print_table, size
+from pomona.cli.output import Json, config_of, emit, print_table, size
 from pomona.core.errors import ConfigError
 from pomona.core.table import of_records
 
@@ -71,3 +72,38 @@ def _show(found: "Rehearsal") -> None:
     )
     print("memory (most of one process): " + ", ".join(f"{k} {size(v)}" for k, v in sorted(found.memory.items())))
     print(f"kits, logs and records: {found.folder}")
+
+
+def simulate(
+    study: Path,
+    *words: str,
+    out: Annotated[Path | None, Parameter(help="folder for the record; default runs/METHOD-STUDY-TIME")] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
+    json: Json = False,
+) -> None:
+    """Simulate and record a study, with the same models as the federation would train on the same rows.
+
+    Parameters
+    ----------
+    study
+        a STUDY.toml or federation.toml with its sections run and task
+    words
+        the data, which must fit the task, and other settings: data=csv data.path=rows.csv data.client_column=silo
+    """
+    from pomona.cli.run import closing, watched
+    from pomona.results.web.report_page import write
+    from pomona_federation.rehearsal.task_samples import of_study
+
+    below, prepare = of_study(study)
+    config = config_of(words, under=below)
+    if dry_run:
+        emit(config.tree()) if json else print(config.toml(), end="")
+        return
+    name = f"{config.method.name}-{study.stem}".replace(":", ".")
+    folder = out or Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+    result = watched(config, folder, prepare=prepare)
+    page = write([result], folder)
+    if json:
+        emit({**result.summary, "folder": folder, "report": page})
+    else:
+        closing(result, folder, page)
