@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pomona.data.settings import DataSettings
+from pomona.data import data_settings
 from pomona_federation.survey import agreeing, silo
 from pomona_federation.survey.result import SiloTold, SurveyResult
 from pomona_federation.survey.settings import SurveySettings
@@ -35,7 +35,7 @@ def heart_disease(hospital):
     """A hospital's section data: the meaning of its file, without figures from its rows."""
     if not (path := FOLDER / f"processed.{hospital}.data").is_file():
         pytest.skip("needs heart_disease in POMONA_DATA")
-    return DataSettings(
+    return data_settings(
         name="csv",
         path=path,
         columns=tuple(NAMES),

@@ -20,7 +20,7 @@ import tomli_w
 
 from federation_in_process import APPLE, deployed, lost, same, settings
 from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageError
-from pomona.data.settings import DataSettings
+from pomona.data import data_settings
 from pomona.privacy.epsilon_accounting import Event, combined
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.mechanism import rate, steps
@@ -314,7 +314,7 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
 def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, tmp_path):
     backup(kit, "silo", tmp_path / "it.tar")
     restore(tmp_path / "it.tar", tmp_path / "new", "silo", Restoring(spent=Cost(math.inf), trusted=True))
-    budget, data = PrivacyBudget(tmp_path / "new"), DataSettings(name="digits")
+    budget, data = PrivacyBudget(tmp_path / "new"), data_settings(name="digits")
     assert budget.total(data).epsilon == math.inf
     with pytest.raises(PrivacyError, match="accept_epsilon_total"):
         budget.reserve(Claim("one", "0" * 64, "ab", lambda: Cost(0.1, 0.0)), data, Most(1e6))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from federation_in_process import settings
-from pomona.data import DataSettings
+from pomona.data import data_settings
 from pomona_federation.agreement import Federation
 from pomona_federation.silo.data import kept_data
 from pomona_federation.silo.data.kept_data import DataKeeper, WantedData, own_data, size
@@ -138,7 +138,7 @@ def test_a_file_that_was_just_written_is_not_kept_yet(kit, monkeypatch):
 def test_own_code_and_what_may_start_threads_stay_out_of_the_resident_process(data, kit, monkeypatch):
     monkeypatch.chdir(kit)
     (kit / "rows.parquet").touch()
-    want = WantedData(data=DataSettings(**data), task=TASK)
+    want = WantedData(data=data_settings(**data), task=TASK)
     assert want.files == ()
     kept_data._KEEPER.want(want)
     assert not kept_data._KEEPER.refresh()

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from pomona.core.errors import PrivacyError, StorageError
-from pomona.data.settings import ClientFiles, DataSettings
+from pomona.data import data_settings
+from pomona.data.settings import ClientFiles
 from pomona_federation import audit, status
 from pomona_federation.server.studies.study_queue import StudyQueue
 from pomona_federation.silo.data.data_sources import hashed, shared, sources
@@ -33,7 +34,7 @@ def clinic(folder, *names):
         if not (folder / name).exists():
             (folder / name).write_text(name)
     train, *test = (folder / name for name in names)
-    return DataSettings(name="clients", clients=(ClientFiles(name="own", train=train, test=next(iter(test), None)),))
+    return data_settings(name="clients", clients=(ClientFiles(name="own", train=train, test=next(iter(test), None)),))
 
 
 @pytest.fixture
@@ -208,11 +209,11 @@ def test_a_file_that_moved_is_known_by_its_new_path_after_it_has_grown(budget, t
 
 def test_a_folder_holds_what_lies_in_it_and_a_reader_is_known_by_its_name(tmp_path):
     inner = clinic(tmp_path / "images", "a.csv")
-    assert shared(sources(DataSettings(name="images", path=tmp_path / "images")), sources(inner))
-    assert not shared(sources(DataSettings(name="images", path=tmp_path / "image")), sources(inner))
-    assert shared(sources(DataSettings(name="clinic:rows")), sources(DataSettings(name="clinic:rows", path=tmp_path)))
-    assert not shared(sources(DataSettings(name="clinic:rows")), sources(DataSettings(name="clinic:others")))
-    assert shared(sources(DataSettings(name="digits")), sources(DataSettings(name="digits")))
+    assert shared(sources(data_settings(name="folder", path=tmp_path / "images")), sources(inner))
+    assert not shared(sources(data_settings(name="folder", path=tmp_path / "image")), sources(inner))
+    assert shared(sources(data_settings(name="clinic:rows")), sources(data_settings(name="clinic:rows", path=tmp_path)))
+    assert not shared(sources(data_settings(name="clinic:rows")), sources(data_settings(name="clinic:others")))
+    assert shared(sources(data_settings(name="digits")), sources(data_settings(name="digits")))
 
 
 # In a federation

@@ -13,7 +13,7 @@ import pomona
 from federation_in_process import APPLE, LocalGrid, deployed, loaded, same
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import DataSettings, csv_table, read
+from pomona.data import csv_table, data_settings, read
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 from pomona_federation.flower_apps import server_app
@@ -102,7 +102,7 @@ def agreement(tmp_path, text="age,ward,outcome\n1,A,well\n,B,ill\n3,A,ill\n"):
     """An agreement derived from a table."""
     path = tmp_path / "first.csv"
     path.write_text(text)
-    data = read(DataSettings(name="csv", path=path, **OWN, missing="median", categories=("ward",)))
+    data = read(data_settings(name="csv", path=path, **OWN, missing="median", categories=("ward",)))
     return TaskSettings(
         kind="table", input_shape=(data.x.shape[1],), classes=("well", "ill"), preprocessing=data.preprocessing[0]
     )
@@ -112,7 +112,7 @@ def silo(tmp_path, text, task):
     """A silo's data under an agreement."""
     path = tmp_path / "own.csv"
     path.write_text(text)
-    return conformed(read(csv_table.read_as(DataSettings(name="csv", path=path, **OWN), task.preprocessing)), task)
+    return conformed(read(csv_table.read_as(data_settings(name="csv", path=path, **OWN), task.preprocessing)), task)
 
 
 def test_a_silos_gaps_and_wards_are_read_by_the_agreement(tmp_path):
@@ -143,7 +143,7 @@ def test_a_table_that_does_not_fit_the_agreement(tmp_path, text, said):
 def test_a_silo_without_rows_of_some_class_takes_the_agreed_ones(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("age,ward,outcome\n3,A,ill\n7,B,ill\n")
-    settings = DataSettings(name="csv", path=path, label_column="outcome")
+    settings = data_settings(name="csv", path=path, label_column="outcome")
     found = agreed_data(settings, agreement(tmp_path))
     assert (found.classes, found.y.tolist()) == (("well", "ill"), [1, 1])
     path.write_text("age,ward,outcome\n3,A,ill\n7,B,dead\n")

@@ -15,18 +15,18 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
 
 from pomona import methods
 from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
-from pomona.core.optimizer import Optimizer
-from pomona.core.settings import Settings, refuse_idle
+from pomona.core.optimizer import AnyOptimizer, Optimizer
+from pomona.core.settings import Settings, require_name
 from pomona.core.stop import Stop
 from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import BundledImages
+from pomona.data.section import CHOICES, Data
 from pomona.methods import METHODS
 from pomona.methods.base import MethodSettings
 from pomona.methods.fedavg import FedAvg
@@ -63,12 +63,8 @@ def _method(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     name = value.get("name")
-    if name is None:
-        raise PydanticKnownError("union_tag_not_found", {"discriminator": "'name'"})
     if not isinstance(name, str) or not (methods.is_known(name) or ":" in name):
-        raise PydanticKnownError(
-            "union_tag_invalid", {"discriminator": "'name'", "tag": str(name), "expected_tags": ", ".join(METHODS)}
-        )
+        name = require_name(value, METHODS)
     return methods.resolve(name).model_validate(value)
 
 
@@ -84,7 +80,7 @@ def _choices(tree: Mapping[str, Any]) -> Choices:
     section = named(tree).get("method")
     name = section.get("name") if isinstance(section, Mapping) else None
     this = {name: methods.resolve(name)} if isinstance(name, str) and (methods.is_known(name) or ":" in name) else {}
-    return {"method": {**METHODS, **this}, "partition": RECIPES}
+    return {"method": {**METHODS, **this}, "partition": RECIPES, **CHOICES}
 
 
 class Config(Settings):
@@ -101,7 +97,7 @@ class Config(Settings):
     """
 
     method: Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_method)] = FedAvg()
-    data: DataSettings = DataSettings()
+    data: Data = BundledImages()
     partition: PartitionSettings | None = Field(
         None, description="who holds which rows; if not set natural where the data name owners of rows, else iid"
     )
@@ -118,7 +114,7 @@ class Config(Settings):
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD, zero at the start of each round")
     weight_decay: float = Field(0.0, ge=0, le=1e6, description="L2 weight decay; decoupled from the gradient for adamw")
-    optimizer: Optimizer = Field(Optimizer(), description="rule of local steps")
+    optimizer: AnyOptimizer = Field(Optimizer(), description="rule of local steps")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on all rates of training after each round")
     lr_schedule: Literal["constant", "cosine", "steps"] = Field(
         "constant",
@@ -172,7 +168,7 @@ class Config(Settings):
     membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
     checkpoint_every: int = Field(1, ge=1, le=10**6, description="rounds between checkpoints; the last is one")
     eval_every: int = Field(1, ge=1, le=10**6, description="rounds between evaluations; the last is one")
-    stop: Stop = Field(Stop(), description="early stopping")
+    stop: Stop | None = Field(None, description="early stopping")
     keep: Literal["last", "best", "own_best"] = Field(
         "last",
         description="the model that a client's file holds: after the last round; after the round of the best mean over "
@@ -208,9 +204,11 @@ class Config(Settings):
     def _scheduled(self) -> Self:
         if (self.lr_schedule == "steps") != bool(self.lr_milestones):
             raise ValueError("lr_schedule = 'steps' and lr_milestones go together; set both, or neither")
-        if self.lr_schedule != "steps":
-            refuse_idle(self, "", ("lr_factor",), f"is for lr_schedule = 'steps', not {self.lr_schedule!r}")
         return self
+
+    def idle(self) -> dict[str, str]:
+        """A factor is for steps."""
+        return {} if self.lr_schedule == "steps" else {"lr_factor": "only for lr_schedule = steps"}
 
     @model_validator(mode="wrap")
     @classmethod

@@ -8,6 +8,7 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError, DataError
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.dataset import Dataset, network_shape
+from pomona.data.settings import ClassNames, EventTimes
 from pomona.models import sliding_window
 from pomona.models.trained_part import active
 from pomona.partition.partition import Partition
@@ -25,13 +26,14 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
     card = config.method.method().card
     if card.not_private:
         raise ConfigError(card.not_private)
-    if dataset.edges and not (agreed or config.data.time_edges):
+    data = config.data
+    if dataset.edges and not (agreed or (isinstance(data, EventTimes) and data.time_edges)):
         raise ConfigError(
             "data.time_edges must be given: learnt intervals end at event times of training rows, a release that "
             "privacy does not cover"
         )
-    entry = CATALOGUE.get(config.data.name)
-    named = agreed or config.data.classes or (entry and not entry.own)
+    entry = CATALOGUE.get(data.name)
+    named = agreed or (isinstance(data, ClassNames) and data.classes) or (entry and not entry.own)
     sizes = [len(c.train) for c in partition.clients]
     found = bool(dataset.classes) and not named
     learnt = dataset.kind == "image" and dataset.learn is not None

@@ -12,7 +12,7 @@ import pomona
 from pomona.config import Config, keys, read_overrides, resolve
 from pomona.core.errors import ConfigError, StorageError, near
 from pomona.core.toml import read_file
-from pomona.data.settings import DataSettings
+from pomona.data import data_settings
 from pomona.methods import METHODS
 from pomona.partition import RECIPES
 
@@ -59,7 +59,7 @@ def test_values_are_toml_else_text():
         ({"method": {"name": "apple", "schedule": "linear"}}, ["method.schedule", "cosine"]),
         ({"method": {"mu": 1}}, ["method.name must be set", "apple"]),
         ({"rounds": 0, "batch_size": 0}, ["rounds", "batch_size"]),
-        ({"data": {"path": "a/" + "x" * 256}}, ["data.path", "more than 255 bytes; correct the path"]),
+        ({"data": {"name": "csv", "path": "a/" + "x" * 256}}, ["data.path", "more than 255 bytes; correct the path"]),
         ({"model": {"train": []}}, ["model.train = []: fits none of its forms", "globs over parameters"]),
         ({"model": {"train": ["a", 3]}}, ["model.train.1 = 3: input should be a valid string"]),
         ({"model": {"train": {"lora": {"rank": 0, "on": ["fc"]}}}}, ["model.train.lora.rank = 0", "greater than"]),
@@ -99,7 +99,7 @@ def test_settings_mean_the_same_from_python_as_from_a_file(said, tmp_path):
 
 
 def test_who_holds_which_rows_is_the_datas_to_say_where_no_partition_is_named():
-    assert Config(data=OWNED).partition == Config(data=DataSettings(**OWNED)).partition is None
+    assert Config(data=OWNED).partition == Config(data=data_settings(**OWNED)).partition is None
     assert "partition" not in Config(data=OWNED).tree()
 
 

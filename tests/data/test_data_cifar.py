@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 
 from pomona.core.errors import DataError
 from pomona.core.rng import stream
-from pomona.data import DataSettings, read
+from pomona.data import data_settings, read
 from pomona.data.cifar import CLASSES, restore
 
 
@@ -72,7 +72,7 @@ def compact(folder, name, classes, **more):
 @pytest.mark.parametrize("memory_share", [0.25, 1e-15])
 def test_compact(tmp_path, folder, file, number, memory_share):
     x, y = compact(tmp_path / folder, file, number)
-    data = read(DataSettings(name=f"cifar{number}", dir=tmp_path, memory_share=memory_share))
+    data = read(data_settings(name=f"cifar{number}", dir=tmp_path, memory_share=memory_share))
     np.testing.assert_array_equal(data.x, x)
     np.testing.assert_array_equal(data.y, y)
     assert data.name == f"cifar{number} (subset: 5 of 50000 training rows)"
@@ -82,7 +82,7 @@ def test_compact(tmp_path, folder, file, number, memory_share):
 
 def test_images_from_jpeg_are_told(tmp_path):
     compact(tmp_path / "cifar10", "cifar10.npz", 10, lossy_train_idx=np.array([1, 2]), lossy_test_idx=np.array([0]))
-    assert read(DataSettings(name="cifar10", dir=tmp_path)).name.endswith("(3 images from JPEG copies)")
+    assert read(data_settings(name="cifar10", dir=tmp_path)).name.endswith("(3 images from JPEG copies)")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_images_from_jpeg_are_told(tmp_path):
 def test_bad_compact(tmp_path, changes, message):
     compact(tmp_path / "cifar10", "cifar10.npz", 10, **changes)
     with pytest.raises(DataError, match=message):
-        read(DataSettings(name="cifar10", dir=tmp_path))
+        read(data_settings(name="cifar10", dir=tmp_path))
 
 
 def records(x, *labels):
@@ -136,7 +136,7 @@ def as_archive(path, files, number):
 def test_binary(tmp_path, number, write):
     files, x, y = binary(number)
     write(tmp_path / f"cifar{number}", files, number)
-    data = read(DataSettings(name=f"cifar{number}", dir=tmp_path))
+    data = read(data_settings(name=f"cifar{number}", dir=tmp_path))
     np.testing.assert_array_equal(data.x, x)
     np.testing.assert_array_equal(data.y, y)
     assert data.n_train == len(y) - len(files["test_batch.bin" if number == 10 else "test.bin"]) // (
@@ -147,14 +147,14 @@ def test_binary(tmp_path, number, write):
 def test_binary_in_its_own_folder(tmp_path):
     files, x, _ = binary(10)
     as_folder(tmp_path / "cifar-10-batches-bin", files, 10)
-    np.testing.assert_array_equal(read(DataSettings(name="cifar10", dir=tmp_path)).x, x)
+    np.testing.assert_array_equal(read(data_settings(name="cifar10", dir=tmp_path)).x, x)
 
 
 def test_bad_binary(tmp_path):
     files, _, _ = binary(10)
     folder = tmp_path / "cifar10"
     as_folder(folder, files, 10)
-    settings = DataSettings(name="cifar10", dir=tmp_path)
+    settings = data_settings(name="cifar10", dir=tmp_path)
     (folder / "data_batch_3.bin").write_bytes(files["data_batch_3.bin"][:-1])
     with pytest.raises(DataError, match=r"data_batch_3.bin has \d+ bytes, not a multiple of 3073"):
         read(settings)
@@ -168,7 +168,7 @@ def test_bad_binary(tmp_path):
 
 def test_bad_archive(tmp_path):
     files, _, _ = binary(10)
-    settings = DataSettings(name="cifar10", dir=tmp_path)
+    settings = data_settings(name="cifar10", dir=tmp_path)
     as_archive(tmp_path / "cifar10", {k: v for k, v in files.items() if "4" not in k}, 10)
     with pytest.raises(DataError, match=r"has no data_batch_4.bin"):
         read(settings)

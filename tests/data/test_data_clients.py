@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import ClientFiles, DataSettings, read
+from pomona.data import ClientFiles, data_settings, read
 
 
 def write_npz(path, first, n):
@@ -29,7 +29,7 @@ def test_roles_and_owners(tmp_path, write, suffix, more):
             validation=write(tmp_path / f"d.{suffix}", 50, 1),
         ),
     )
-    data = read(DataSettings(name="clients", clients=files, **more))
+    data = read(data_settings(name="clients", clients=files, **more))
     assert data.x[:, 0].tolist() == [0, 1, 2, 10, 11, 50, 90, 91]  # train, validation, test
     assert data.owners is not None
     assert data.owners.names == ("north", "south")
@@ -43,7 +43,7 @@ def test_texts_of_clients(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text(f"0,word {name}\n1,word\n")
     files = tuple(ClientFiles(name=name, train=tmp_path / f"{name}.csv") for name in "ab")
-    data = read(DataSettings(name="clients", clients=files, label_column=0, text_columns=(1,), sequence_length=2))
+    data = read(data_settings(name="clients", clients=files, label_column=0, text_columns=(1,), sequence_length=2))
     assert data.learn(data, np.arange(4)).x.tolist() == [[2, 3], [2, 0], [2, 4], [2, 0]]
 
 
@@ -51,14 +51,13 @@ def test_what_cannot_be(tmp_path):
     npz, csv = write_npz(tmp_path / "a.npz", 0, 2), write_csv(tmp_path / "b.csv", 0, 2)
     one, other = ClientFiles(name="one", train=npz), ClientFiles(name="other", train=csv)
     for settings, message in (
-        (DataSettings(name="clients"), "needs files"),
-        (DataSettings(name="clients", clients=(one, other)), "all as .npz, .parquet, or CSV"),
-        (DataSettings(name="clients", clients=(one,), client_column="site"), "keep one"),
+        (data_settings(name="clients"), "needs files"),
+        (data_settings(name="clients", clients=(one, other)), "all as .npz, .parquet, or CSV"),
     ):
         with pytest.raises(ConfigError, match=message):
             read(settings)
-    with pytest.raises(ConfigError, match=r"data.clients is for clients, data.name is digits"):
-        DataSettings(name="digits", clients=(one,))
+    with pytest.raises(ConfigError, match=r"data.clients: digits has no files by client"):
+        data_settings(name="digits", clients=(one,))
     for files, message in (
         ((one, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),
         ((one, ClientFiles(name="two", train=tmp_path)), "is a folder; images of a client come as one .npz"),
@@ -71,4 +70,4 @@ def test_what_cannot_be(tmp_path):
         ((ClientFiles(name="a", train=npz, test=npz),), "a.npz holds the train rows of a and the test rows of a"),
     ):
         with pytest.raises(DataError, match=message):
-            read(DataSettings(name="clients", clients=files))
+            read(data_settings(name="clients", clients=files))

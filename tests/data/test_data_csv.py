@@ -6,7 +6,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import DataSettings, csv_records, read
+from pomona.data import csv_records, data_settings, read
 from pomona.data.csv_table import moments
 from pomona.data.settings import CsvForm
 from pomona.data.text import first_share, tokens
@@ -21,7 +21,7 @@ def write(path, text):
 
 
 def table(path, text, **settings):
-    return read(DataSettings(name="csv", path=write(path, text), **settings))
+    return read(data_settings(name="csv", path=write(path, text), **settings))
 
 
 def test_columns_by_name(tmp_path):
@@ -45,7 +45,7 @@ def test_names_of_columns_are_kept_where_the_file_has_them(tmp_path):
     assert (data.columns, data.others, data.labels) == ((), (), ())
     texts = {"text_columns": ("body", "title"), "label_column": "mood", "sequence_length": 3}
     path = write(tmp_path / "t.csv", "id,title,body,mood\n1,a,b,up\n2,c,d,down\n")
-    data = read(DataSettings(name="csv-text", path=path, **texts))
+    data = read(data_settings(name="csv-text", path=path, **texts))
     assert (data.columns, data.others) == (("body", "title"), ("id", "mood"))
 
 
@@ -61,7 +61,7 @@ def test_a_column_tells_results_apart(tmp_path):
     assert as_number.x.shape == (2, 2)  # a feature, too
     assert as_number.subgroups.names == ("1", "2")
     texts = {"text_columns": ("age",), "label_column": "sick", "subgroup_column": "sex"}
-    assert read(DataSettings(name="csv-text", path=tmp_path / "a.csv", **texts)).subgroups.names == names
+    assert read(data_settings(name="csv-text", path=tmp_path / "a.csv", **texts)).subgroups.names == names
     assert table(tmp_path / "c.csv", "a,b\n1,2\n", label_column="b").subgroups is None
 
 
@@ -82,7 +82,7 @@ def test_columns_by_number(tmp_path, label):
 def test_train_and_test_files(tmp_path):
     write(tmp_path / "test.csv", "x,c,y\n100,k,1\n")
     write(tmp_path / "train.csv", "x,c,y\n1,k,0\n3,j,1\n")
-    data = read(DataSettings(name="csv", path=tmp_path, label_column="y", client_column="c"))
+    data = read(data_settings(name="csv", path=tmp_path, label_column="y", client_column="c"))
     assert (data.n_train, data.x.tolist(), data.shift, data.scale) == (2, [[1], [3], [100]], (2.0,), (1.0,))
     assert data.owners is not None
     assert (data.owners.client.tolist(), data.owners.role.tolist()) == ([1, 0, 1], [0, 0, 2])
@@ -162,7 +162,7 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
     (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding))
     settings = {"label_column": "sick", "client_column": "site"}
     wide, plain = (
-        read(DataSettings(name="csv", path=tmp_path / "wide.csv", **settings)),
+        read(data_settings(name="csv", path=tmp_path / "wide.csv", **settings)),
         table(tmp_path / "a.csv", text, **settings),
     )
     assert wide.x.tolist() == plain.x.tolist() == [[20], [30]]
@@ -177,16 +177,16 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
 def test_bad_files(tmp_path):
     (tmp_path / "latin.csv").write_bytes("1,2,é\n".encode("latin-1"))
     with pytest.raises(DataError, match="UTF-8"):
-        read(DataSettings(name="csv", path=tmp_path / "latin.csv", label_column=2))
+        read(data_settings(name="csv", path=tmp_path / "latin.csv", label_column=2))
     with pytest.raises(DataError, match=r"no train.csv"):
-        read(DataSettings(name="csv", path=tmp_path, label_column=2))
+        read(data_settings(name="csv", path=tmp_path, label_column=2))
     write(tmp_path / "train.csv", "a,b\n1,2\n")
     write(tmp_path / "test.csv", "a,c\n1,2\n")
     with pytest.raises(DataError, match=r"only .*test.csv has c; only .*train.csv has b\); give both the same"):
-        read(DataSettings(name="csv", path=tmp_path, label_column="a"))
+        read(data_settings(name="csv", path=tmp_path, label_column="a"))
     write(tmp_path / "train.csv", "a;b\n1|2\n")
     with pytest.raises(ConfigError, match=r"no column 'a'; known: a;b; .*set data.separator$"):
-        read(DataSettings(name="csv", path=tmp_path / "train.csv", label_column="a"))
+        read(data_settings(name="csv", path=tmp_path / "train.csv", label_column="a"))
 
 
 @pytest.mark.parametrize("n", [1, 2, 70_000])
@@ -201,7 +201,7 @@ def test_moments_against_scikit_learn(n):
 
 
 def text(path, content, **settings):
-    return read(DataSettings(name="csv-text", path=write(path, content), **settings))
+    return read(data_settings(name="csv-text", path=write(path, content), **settings))
 
 
 def test_words():
@@ -229,7 +229,7 @@ def learnt(data, rows):
 def test_the_vocabulary_knows_training_rows_only(tmp_path):
     write(tmp_path / "train.csv", "0,seen\n1,seen words\n")
     write(tmp_path / "test.csv", "0,unseen unseen seen\n")
-    whole = read(DataSettings(name="csv-text", path=tmp_path, label_column=0, text_columns=(1,), sequence_length=3))
+    whole = read(data_settings(name="csv-text", path=tmp_path, label_column=0, text_columns=(1,), sequence_length=3))
     data = learnt(whole, [0, 1])
     assert (data.x.tolist(), data.n_train, data.vocabulary) == ([[2, 0, 0], [2, 3, 0], [1, 1, 2]], 2, 4)
     assert data.words == ("seen", "words")
@@ -251,7 +251,7 @@ def news(labels):
 def test_ag_news(tmp_path):
     write(tmp_path / "ag_news" / "train.csv", news([1, 2, 3, 4, 4]))
     write(tmp_path / "ag_news" / "test.csv", news([4, 1]))
-    data = read(DataSettings(name="ag-news", dir=tmp_path))
+    data = read(data_settings(name="ag-news", dir=tmp_path))
     assert (data.name, data.n_train, data.y.tolist()) == ("ag-news", 5, [0, 1, 2, 3, 3, 3, 0])
     assert data.classes == ("World", "Sports", "Business", "Sci/Tech")
     assert data.x.shape == (7, 200)
@@ -259,14 +259,14 @@ def test_ag_news(tmp_path):
 
 def test_ag_news_without_its_training_file(tmp_path):
     path = write(tmp_path / "ag_news" / "test.csv", news([1, 2] * 5))
-    data = read(DataSettings(name="ag-news", dir=tmp_path))
+    data = read(data_settings(name="ag-news", dir=tmp_path))
     assert (data.name, data.n_train) == ("ag-news (test file only)", 8)
     assert data.y.tolist() == [0, 1] * 4 + [0, 1]
     data = learnt(data, np.arange(8))
     assert (data.x[8:] == 1).any(axis=1).all()  # the numbers of held-out rows are unknown words
     write(path, news([1, 5]))
     with pytest.raises(DataError, match=r"test.csv: .* say .5., first in line 2; an unknown class"):
-        read(DataSettings(name="ag-news", dir=tmp_path))
+        read(data_settings(name="ag-news", dir=tmp_path))
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), st.floats(0, 1))

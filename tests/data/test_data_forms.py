@@ -7,7 +7,7 @@ from PIL import Image
 
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import DataSettings, csv_columns, read
+from pomona.data import csv_columns, data_settings, read
 from pomona.partition.partition_warnings import remarks
 from pomona.scenario import Scenario
 
@@ -16,7 +16,7 @@ SITES = ("K\u00f6ln", "Ko\u0308ln")  # one name, composed and decomposed
 
 def table(path, text, **settings):
     path.write_text(text, encoding="utf-8")
-    return read(DataSettings(**{"name": "csv", "path": path, "label_column": "died", **settings}))
+    return read(data_settings(**{"name": "csv", "path": path, "label_column": "died", **settings}))
 
 
 def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_path):
@@ -24,9 +24,9 @@ def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_pat
         lines = [f"{k},{cells[k % 2]}" for k in range(10)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["age,died", *lines]) + "\n")
     sites = [{"name": name, "train": str(tmp_path / f"{name}.csv")} for name in ("north", "south")]
-    data = read(DataSettings(name="clients", clients=sites, label_column="died"))
+    data = read(data_settings(name="clients", clients=sites, label_column="died"))
     assert (data.classes, data.y.tolist()) == (("0", "1"), [0, 1] * 10)
-    named = read(DataSettings(name="clients", clients=sites, label_column="died", classes=("1.0", "0")))
+    named = read(data_settings(name="clients", clients=sites, label_column="died", classes=("1.0", "0")))
     assert (named.classes, named.y.tolist()) == (("1.0", "0"), [1, 0] * 10)
 
 
@@ -85,14 +85,14 @@ def test_pictures_and_masks_are_read_as_a_viewer_shows_them(tmp_path, orientatio
     lines = f"path,mask,split\na.{suffix},a.{suffix},train\n"
     (tmp_path / "m.csv").write_text(lines)
     classes = tuple(map(str, range(24)))
-    data = read(DataSettings(name="manifest", path=tmp_path / "m.csv", targets="segmentation", classes=classes))
+    data = read(data_settings(name="manifest", path=tmp_path / "m.csv", targets="segmentation", classes=classes))
     assert data.x[0, :, :, 0].tolist() == data.y[0].tolist() == shown.tolist()
 
 
 def test_problems_of_a_manifest_come_in_the_order_of_its_lines(tmp_path):
     (tmp_path / "m.csv").write_text("path,label,split\na.png,x,exam\nb.png,,train\nc.png,y,exam\n")
     with pytest.raises(DataError) as fault:
-        read(DataSettings(name="manifest", path=tmp_path / "m.csv"))
+        read(data_settings(name="manifest", path=tmp_path / "m.csv"))
     numbers = [
         line.strip().split(":")[0] for line in fault.value.text().splitlines() if line.strip().startswith("line ")
     ]
@@ -105,10 +105,10 @@ def test_voxels_of_several_sizes_and_masks_without_a_class_are_noted(tmp_path):
     for k in range(4):
         write_nifti(tmp_path / f"{k}.nii", np.full((3, 4, 5), k, np.int16), np.diag([1.0, 1.0, (1.0, 5.0)[k % 2], 1.0]))
     (tmp_path / "m.csv").write_text("path,label\n" + "".join(f"{k}.nii,{'ab'[k % 2]}\n" for k in range(4)))
-    data = read(DataSettings(name="manifest", path=tmp_path / "m.csv"))
+    data = read(data_settings(name="manifest", path=tmp_path / "m.csv"))
     assert any("2 of 1 x 1 x 1 mm (0.nii), 2 of 5 x 1 x 1 mm (1.nii)" in line for line in data.notes)
     np.savez(tmp_path / "m.npz", x=np.zeros((6, 4, 4), np.uint8), y=np.zeros((6, 4, 4), np.uint8))
-    masks = DataSettings(name="npz", path=tmp_path / "m.npz", targets="segmentation", classes=("ground", "vessel"))
+    masks = data_settings(name="npz", path=tmp_path / "m.npz", targets="segmentation", classes=("ground", "vessel"))
     scenario = Scenario.prepare(
         resolve(
             {
@@ -129,9 +129,9 @@ def test_a_spreadsheets_semicolons_and_decimal_commas_are_read_and_noted(tmp_pat
     said = "; a comma in a number is its decimal mark: 1,343 is read as 1.343"
     assert data.notes == (f"{tmp_path / 'a.csv'}: cells are divided by ';'{said}",)
     again = {"name": "csv", "path": tmp_path / "a.csv", "label_column": "died"}
-    assert read(DataSettings(**again, separator=";")).notes == data.notes  # nothing was said of the comma
-    assert read(DataSettings(**again, decimal=",")).notes == (data.notes[0].removesuffix(said),)
-    assert not read(DataSettings(**again, separator=";", decimal=",")).notes
+    assert read(data_settings(**again, separator=";")).notes == data.notes  # nothing was said of the comma
+    assert read(data_settings(**again, decimal=",")).notes == (data.notes[0].removesuffix(said),)
+    assert not read(data_settings(**again, separator=";", decimal=",")).notes
     assert not table(tmp_path / "b.csv", "age,died\n1,0\n2,1\n").notes
 
 
@@ -143,39 +143,3 @@ def test_columns_are_kept_by_name_and_markers_hold_for_all(tmp_path):
     assert data.x.tolist() == [[1, 0, 4, 1], [2, 1, 4, 0], [3, 0, 4, 0]]
     with pytest.raises(ConfigError, match=r"column a of .* is in data.keep_columns and in data.drop_columns"):
         table(tmp_path / "a.csv", text, keep_columns=("a",), drop_columns=("a",))
-
-
-@pytest.mark.parametrize(
-    ("said", "key"),
-    [
-        (
-            {"data": {"label_column": "foo"}},
-            "data.label_column is for csv, parquet, csv-text, clients, data.name is digits",
-        ),
-        ({"data": {"missing": "median"}}, "data.missing is for csv, parquet, clients, data.name is digits"),
-        ({"data": {"vocabulary_size": 9}}, "data.vocabulary_size"),
-        ({"data": {"sequence_length": 9}}, "data.sequence_length"),
-        ({"data": {"text_columns": ["a"]}}, "data.text_columns"),
-        ({"data": {"label_above": 1}}, "data.label_above"),
-        ({"data": {"intervals": 3}}, "data.intervals"),
-        ({"data": {"classes": ["a"]}}, "data.classes"),
-        ({"data": {"name": "csv", "intervals": 3}}, "data.intervals is for targets = survival"),
-        ({"data": {"name": "folder", "client_column": "a"}}, "data.client_column"),
-        ({"data": {"name": "npz", "window": [1, 2]}}, "data.window is for folder, manifest"),
-        ({"optimizer": {"beta1": 0.5}}, "optimizer.beta1 is for adam and adamw"),
-        ({"lr_factor": 0.5}, "lr_factor is for lr_schedule = 'steps'"),
-        ({"stop": {"min_gain": 0.5}}, "stop.min_gain needs stop.patience"),
-        ({"membership": {"adapt_rounds": 3}}, "membership.adapt_rounds is for clients of membership.unseen"),
-        ({"data": {"name": "csv", "category_share": 0.5}}, "data.category_share is for columns of data.categories"),
-        ({"data": {"name": "csv", "category_limit": 9}}, "data.category_limit"),
-    ],
-)
-def test_a_key_that_does_nothing_is_refused_by_its_name(said, key):
-    with pytest.raises(ConfigError) as fault:
-        resolve(said)
-    assert key in str(fault.value)
-    assert "\n" not in str(fault.value)
-
-
-def test_a_reader_of_the_users_own_may_look_at_any_key():
-    assert DataSettings(name="mine:rows", label_column="a", window=(1, 2)).window == (1, 2)

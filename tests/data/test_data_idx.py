@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import DataSettings, read
+from pomona.data import data_settings, read
 from pomona.data.idx import CLASSES, stored
 
 
@@ -43,7 +43,7 @@ def write_set(folder, prefix="", test="t10k", suffix=".gz", n=(6, 3), classes=10
 )
 def test_layouts(tmp_path, name, folder, suffix):
     write_set(tmp_path / folder, suffix=suffix)
-    data = read(DataSettings(name=name, dir=tmp_path))
+    data = read(data_settings(name=name, dir=tmp_path))
     train, test = arrays(6), arrays(3)
     np.testing.assert_array_equal(data.x[..., 0], np.concatenate([train[0], test[0]]))
     np.testing.assert_array_equal(data.y, np.concatenate([train[1], test[1]]))
@@ -57,7 +57,7 @@ def test_layouts(tmp_path, name, folder, suffix):
 def test_emnist_is_upright(tmp_path, split, folder):
     first = 1 if split == "letters" else 0
     write_set(tmp_path / folder, f"emnist-{split}-", "test", classes=26, first=first, n=(30, 3))
-    data = read(DataSettings(name=f"emnist-{split}", dir=tmp_path))
+    data = read(data_settings(name=f"emnist-{split}", dir=tmp_path))
     x, y = arrays(30, classes=26)
     np.testing.assert_array_equal(data.x[:30, :, :, 0], x.transpose(0, 2, 1))
     np.testing.assert_array_equal(data.y[:30], y)
@@ -66,8 +66,8 @@ def test_emnist_is_upright(tmp_path, split, folder):
 
 def test_path_points_at_a_folder_or_at_the_training_images(tmp_path):
     write_set(tmp_path / "here")
-    by_folder = read(DataSettings(name="mnist", path=tmp_path / "here"))
-    by_file = read(DataSettings(name="mnist", path=tmp_path / "here" / "train-images-idx3-ubyte.gz"))
+    by_folder = read(data_settings(name="mnist", path=tmp_path / "here"))
+    by_file = read(data_settings(name="mnist", path=tmp_path / "here" / "train-images-idx3-ubyte.gz"))
     assert by_folder.fingerprint == by_file.fingerprint
 
 
@@ -75,11 +75,11 @@ def test_own_idx_may_lack_a_test_part_and_mix_packed_and_plain(tmp_path):
     x, y = arrays(4, classes=3)
     write(tmp_path / "train-images-idx3-ubyte.gz", x)
     write(tmp_path / "train-labels-idx1-ubyte", y, bytes)
-    data = read(DataSettings(name="idx", path=tmp_path))
+    data = read(data_settings(name="idx", path=tmp_path))
     assert (data.n_train, len(data), data.classes) == (4, 4, ("0", "1", "2"))
     write(tmp_path / "t10k-images-idx3-ubyte", x, bytes)
     write(tmp_path / "t10k-labels-idx1-ubyte.gz", y)
-    assert (len(read(DataSettings(name="idx", path=tmp_path)))) == 8
+    assert (len(read(data_settings(name="idx", path=tmp_path)))) == 8
 
 
 def test_big_endian_types(tmp_path):
@@ -90,8 +90,8 @@ def test_big_endian_types(tmp_path):
 
 def test_large_arrays_live_on_disk(tmp_path):
     write_set(tmp_path / "mnist")
-    plain = read(DataSettings(name="mnist", dir=tmp_path))
-    mapped = read(DataSettings(name="mnist", dir=tmp_path, memory_share=1e-15))
+    plain = read(data_settings(name="mnist", dir=tmp_path))
+    mapped = read(data_settings(name="mnist", dir=tmp_path, memory_share=1e-15))
     assert isinstance(mapped.x, np.memmap)
     assert not isinstance(plain.x, np.memmap)
     assert mapped.fingerprint == plain.fingerprint
@@ -131,7 +131,7 @@ def test_bad_files(tmp_path, case):
     (path,) = (tmp_path / "mnist").glob(f"train-{which}*")
     path.write_bytes(damage(gzip.decompress(path.read_bytes())))
     with pytest.raises(DataError) as caught:
-        read(DataSettings(name="mnist", dir=tmp_path))
+        read(data_settings(name="mnist", dir=tmp_path))
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -140,29 +140,29 @@ def test_parts_of_different_shape(tmp_path):
     write_set(tmp_path / "mnist")
     write(tmp_path / "mnist" / "t10k-images-idx3-ubyte.gz", arrays(3, side=4)[0])
     with pytest.raises(DataError, match="same shape"):
-        read(DataSettings(name="mnist", dir=tmp_path))
+        read(data_settings(name="mnist", dir=tmp_path))
 
 
 def test_missing_files_say_where_and_what(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"MNIST \(LeCun.*POMONA_DATA") as caught:
-        read(DataSettings(name="mnist", dir=tmp_path))
+        read(data_settings(name="mnist", dir=tmp_path))
     assert str(tmp_path / "mnist") in str(caught.value)
     monkeypatch.delenv("POMONA_DATA", raising=False)
     with pytest.raises(DataError, match="point POMONA_DATA or --data-dir"):
-        read(DataSettings(name="mnist"))
+        read(data_settings(name="mnist"))
     write_set(tmp_path / "mnist")
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(DataError, match="t10k-labels"):
-        read(DataSettings(name="mnist", dir=tmp_path))
+        read(data_settings(name="mnist", dir=tmp_path))
     with pytest.raises(ConfigError, match=r"data.path"):
-        read(DataSettings(name="idx"))
+        read(data_settings(name="idx"))
     with pytest.raises(DataError, match="does not exist"):
-        read(DataSettings(name="idx", path=tmp_path / "nowhere"))
+        read(data_settings(name="idx", path=tmp_path / "nowhere"))
     with pytest.raises(DataError, match="train-images"):
-        read(DataSettings(name="idx", path=tmp_path))
+        read(data_settings(name="idx", path=tmp_path))
 
 
 def test_the_environment_names_the_folder(tmp_path, monkeypatch):
     write_set(tmp_path / "mnist")
     monkeypatch.setenv("POMONA_DATA", str(tmp_path))
-    assert len(read(DataSettings(name="mnist"))) == 9
+    assert len(read(data_settings(name="mnist"))) == 9

@@ -11,7 +11,7 @@ import pomona
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import DataSettings, manifest, mask, read
+from pomona.data import data_settings, manifest, mask, read
 
 
 def picture(path, value, size=(6, 4), mode="L"):
@@ -25,7 +25,7 @@ def listed(folder, *lines):
 
 
 def own(path, **settings):
-    return read(DataSettings(name="manifest", path=path, **settings))
+    return read(data_settings(name="manifest", path=path, **settings))
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_masks_are_read_for_their_images(six):
     picture(six / "masks" / "1.png", 7)
     picture(six / "masks" / "4.png", 0, size=(2, 2))
     images, masks = ([six / part / f"{k}.png" for k in range(6)] for part in ("in", "masks"))
-    settings = DataSettings(name="manifest", classes=("a", "b", "c"))
+    settings = data_settings(name="manifest", classes=("a", "b", "c"))
     y, kept, bad = manifest._masks(images, masks, settings)
     assert (y[:, 0, 0].tolist(), kept.tolist(), y.shape, y.dtype) == ([0, 2, 0, 2], [0, 2, 3, 5], (4, 4, 6), np.uint8)
     assert ["1.png holds 7" in bad[0], "4.png has 2 x 2 x 1 values" in bad[1]] == [True, True]

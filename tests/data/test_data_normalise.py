@@ -9,7 +9,7 @@ import pomona
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import Dataset, DataSettings, csv_table, read
+from pomona.data import Dataset, csv_table, data_settings, read
 from pomona.data.csv_table import moments
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
@@ -69,7 +69,7 @@ def test_training_rows_alone_teach(tmp_path):
 
 
 def of(name, **settings):
-    data = read(DataSettings(name=f"{__name__}:{name}", **settings))
+    data = read(data_settings(name=f"{__name__}:{name}", **settings))
     return data.shift, data.scale, data.learn is not None
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pomona.core.errors import DataError, OutOfMemoryError
-from pomona.data import DataSettings, npz, read
+from pomona.data import data_settings, npz, read
 from pomona.data.medmnist import CLASSES
 
 X, Y = np.arange(12.0).reshape(4, 3) ** 2, np.array([0, 2, 1, 2])
@@ -16,7 +16,7 @@ IMAGES = np.arange(4 * 6 * 6, dtype=np.uint8).reshape(4, 6, 6)
 
 def own(tmp_path, arrays, save=np.savez, **settings):
     save(tmp_path / "own.npz", **arrays)
-    return read(DataSettings(name="npz", path=tmp_path / "own.npz", **settings))
+    return read(data_settings(name="npz", path=tmp_path / "own.npz", **settings))
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -159,7 +159,7 @@ def test_damaged_archives(tmp_path):
     path = tmp_path / "own.npz"
     np.savez(path, x=X, y=Y)
     whole = path.read_bytes()
-    settings = DataSettings(name="npz", path=path)
+    settings = data_settings(name="npz", path=path)
     path.write_bytes(whole[:-40])
     with pytest.raises(DataError, match=r"cannot read .*own.npz"):
         read(settings)
@@ -198,7 +198,7 @@ def medmnist(tmp_path, name, channels, labels, n=(5, 2, 3), **changes):
         arrays[f"{part}_images"] = np.full(shape, len(arrays) + 1, np.uint8)
         arrays[f"{part}_labels"] = labels(rows)
     np.savez_compressed(tmp_path / f"{name}.npz", **(arrays | changes))
-    return DataSettings(name=name, dir=tmp_path)
+    return data_settings(name=name, dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_two_arrays_of_one_name_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("x.npy", archive.read("x.npy"))
     with pytest.raises(DataError, match="two arrays named 'x'"):
-        read(DataSettings(name="npz", path=tmp_path / "own.npz"))
+        read(data_settings(name="npz", path=tmp_path / "own.npz"))
 
 
 def test_arrays_that_share_bytes_are_refused(tmp_path):

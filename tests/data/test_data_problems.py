@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import DataSettings, read
+from pomona.data import data_settings, read
 
 N = 40
 
@@ -31,7 +31,7 @@ def hospital(path):
 
 def refused(**settings):
     with pytest.raises(DataError) as caught:
-        read(DataSettings(**settings))
+        read(data_settings(**settings))
     return caught.value
 
 
@@ -67,7 +67,7 @@ def test_what_the_message_advises_mends_the_table(tmp_path):
     path.write_text(path.read_text().replace("n.m.", "70").replace(",NA", ",no").replace("0,\n", "0,no\n"))
     advised = re.search(r"'data\.drop_columns=(\[.*?\])'", str(refused(name="csv", path=path, label_column="died")))
     dropped = tuple(re.findall(r'"(\w+)"', advised[1]))
-    data = read(DataSettings(name="csv", path=path, label_column="died", drop_columns=dropped))
+    data = read(data_settings(name="csv", path=path, label_column="died", drop_columns=dropped))
     assert (data.x.shape, data.classes) == ((N, 3), ("no", "yes"))
     assert data.columns == ("age", "weight", "ward")
     assert set(dropped) < set(data.others)
@@ -75,14 +75,14 @@ def test_what_the_message_advises_mends_the_table(tmp_path):
 
 def test_columns_are_left_out_by_name_or_number(tmp_path):
     (tmp_path / "a.csv").write_text("x,1,5\ny,2,6\n")
-    by_number = read(DataSettings(name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=("0",)))
+    by_number = read(data_settings(name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=("0",)))
     assert (by_number.x.tolist(), by_number.classes) == ([[1], [2]], ("5", "6"))
     for dropped, message in ((("2",), "is the label or the client"), (("5",), r"data.drop_columns: .* no column 5")):
         with pytest.raises(ConfigError, match=message):
-            read(DataSettings(name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=dropped))
+            read(data_settings(name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=dropped))
     (tmp_path / "b.csv").write_text("id,age,y\n7,1,5\n8,2,6\n")
     with pytest.raises(ConfigError, match=r"no column 'idd'; did you mean id\?"):
-        read(DataSettings(name="csv", path=tmp_path / "b.csv", label_column="y", drop_columns=("idd",)))
+        read(data_settings(name="csv", path=tmp_path / "b.csv", label_column="y", drop_columns=("idd",)))
 
 
 @pytest.mark.parametrize("n", [20, 21, 500])
@@ -105,27 +105,27 @@ def test_rows_without_an_owner_are_refused(tmp_path):
 @pytest.mark.parametrize("label", ["9" * 5000, "-" + "9" * 5000, "²", "٣", "-", "--1"])
 def test_labels_of_odd_digits_are_class_names(tmp_path, label):
     (tmp_path / "a.csv").write_text(f"1,{label}\n2,1\n3,10\n", encoding="utf-8")
-    classes = read(DataSettings(name="csv", path=tmp_path / "a.csv", label_column=1)).classes
+    classes = read(data_settings(name="csv", path=tmp_path / "a.csv", label_column=1)).classes
     assert set(classes) == {label, "1", "10"}
 
 
 def test_several_columns_of_flags(tmp_path):
     (tmp_path / "a.csv").write_text("age,mass,edema,site\n1,0,1,a\n2,1,1.0,b\n")
     settings = {"name": "csv", "path": tmp_path / "a.csv", "client_column": "site", "targets": "multilabel"}
-    data = read(DataSettings(label_columns=("edema", "mass"), **settings))
+    data = read(data_settings(label_columns=("edema", "mass"), **settings))
     assert (data.y.tolist(), data.classes, data.labels) == ([[1, 0], [1, 1]], (), ("edema", "mass"))
     assert (data.x.tolist(), data.y.dtype) == ([[1], [2]], np.float32)
-    named = read(DataSettings(label_columns=(1, 2), classes=("Mass", "Edema"), header=True, **settings))
+    named = read(data_settings(label_columns=(1, 2), classes=("Mass", "Edema"), header=True, **settings))
     assert named.labels == ("Mass", "Edema")
     with pytest.raises(DataError, match="2 targets, but the names 'Mass'"):
-        read(DataSettings(label_columns=(1, 2), classes=("Mass",), header=True, **settings))
+        read(data_settings(label_columns=(1, 2), classes=("Mass",), header=True, **settings))
     for extra, message in (
         ({"label_column": "mass"}, "keep one"),
         ({"targets": "classes"}, "set data.targets = multilabel or regression"),
     ):
         with pytest.raises(ConfigError, match=message):
-            read(DataSettings(**{**settings, "label_columns": ("mass", "edema"), **extra}))
-    real = read(DataSettings(label_columns=("age", "mass"), **{**settings, "targets": "regression"}))
+            read(data_settings(**{**settings, "label_columns": ("mass", "edema"), **extra}))
+    real = read(data_settings(label_columns=("age", "mass"), **{**settings, "targets": "regression"}))
     assert (real.y.tolist(), real.labels, real.columns) == ([[1, 0], [2, 1]], ("age", "mass"), ("edema",))
 
 
@@ -212,7 +212,7 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
     for path in (tmp_path / "overview.png", *tmp_path.glob("cat/*.mha"), tmp_path / "cat" / "c.nrrd"):
         path.unlink()
     (tmp_path / "masks").rmdir()
-    data = read(DataSettings(name="folder", path=tmp_path))
+    data = read(data_settings(name="folder", path=tmp_path))
     assert data.classes == ("cat", "dog")
     assert [note.removeprefix(f"{tmp_path}/") for note in data.notes] == [
         "cat: 1 file without a suffix is not read (IM0001)",
@@ -226,12 +226,12 @@ def test_folders_beside_the_parts_are_no_secret(tmp_path):
     fault = refused(name="folder", path=tmp_path)
     assert "validation: neither train, val nor test; rename it" in str(fault)
     (tmp_path / "validation").rename(tmp_path / "val")
-    assert read(DataSettings(name="folder", path=tmp_path)).n_train == 8
+    assert read(data_settings(name="folder", path=tmp_path)).n_train == 8
 
 
 def test_classes_that_are_named_may_be_without_images(tmp_path):
     pictures(tmp_path, ("cat",))
-    data = read(DataSettings(name="folder", path=tmp_path, classes=("cat", "dog")))
+    data = read(data_settings(name="folder", path=tmp_path, classes=("cat", "dog")))
     assert (data.classes, set(data.y)) == (("cat", "dog"), {0})
 
 
@@ -256,4 +256,4 @@ def test_what_is_no_plain_file_is_never_waited_for(tmp_path, monkeypatch, name, 
     path = file if name in ("csv", "npz") else tmp_path
     label = {"label_column": 0} if name == "csv" else {}
     with pytest.raises(DataError, match=r"it is a|has no train\.csv"):
-        read(DataSettings(name=name, path=path, **label))
+        read(data_settings(name=name, path=path, **label))

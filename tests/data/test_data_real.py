@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from pomona.data import DataSettings, describe, read
+from pomona.data import data_settings, describe, read
 
 pytestmark = pytest.mark.skipif("POMONA_DATA" not in os.environ, reason="POMONA_DATA names no data folder")
 
@@ -15,7 +15,7 @@ def load(name):
     line = next(line for line in describe() if line.name == name)
     if not line.present:
         pytest.skip(f"{name} is not there: {line.where}")
-    return read(DataSettings(name=name))
+    return read(data_settings(name=name))
 
 
 def sha256(array):

@@ -11,7 +11,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import DataSettings, csv_columns, read, table_features
+from pomona.data import csv_columns, data_settings, read, table_features
 from pomona.data.csv_table import moments
 from pomona.data.preprocessing import Preprocessing, RawTable, TableColumn
 from pomona.personal.inputs import read as read_inputs
@@ -33,13 +33,13 @@ def write(path, text):
 
 def table(tmp_path, text=WARD, rows=None, **settings):
     """The data of a text, fitted on rows (all by default)."""
-    data = read(DataSettings(name="csv", path=write(tmp_path / "t.csv", text), **{**ASKED, **settings}))
+    data = read(data_settings(name="csv", path=write(tmp_path / "t.csv", text), **{**ASKED, **settings}))
     return data.learn(data, np.arange(len(data)) if rows is None else np.array(rows, np.int64))
 
 
 def refused(tmp_path, text, kind=DataError, **settings):
     with pytest.raises(kind) as fault:
-        read(DataSettings(name="csv", path=write(tmp_path / "t.csv", text), **{"label_column": "died", **settings}))
+        read(data_settings(name="csv", path=write(tmp_path / "t.csv", text), **{"label_column": "died", **settings}))
     return fault.value.text()
 
 
@@ -85,9 +85,9 @@ def test_a_clean_table_has_the_same_bytes_with_and_without_the_settings(tmp_path
     draw = np.random.Generator(np.random.Philox(3))
     rows = [f"{draw.normal()},{draw.integers(9)},{draw.integers(2)}" for _ in range(50)]
     path = write(tmp_path / "t.csv", "\n".join(["a,b,y", *rows]))
-    plain = read(DataSettings(name="csv", path=path, label_column="y"))
+    plain = read(data_settings(name="csv", path=path, label_column="y"))
     for asked in ({"missing": "median"}, {"categories": "encode"}, {"fit": "pooled", "categories": ()}):
-        data = read(DataSettings(name="csv", path=path, label_column="y", **asked))
+        data = read(data_settings(name="csv", path=path, label_column="y", **asked))
         assert data.fingerprint == plain.fingerprint
         assert (data.shift, data.scale, data.columns) == (plain.shift, plain.scale, plain.columns)
         assert data.learn(data, np.arange(50)).notes == ()
@@ -245,7 +245,7 @@ def test_a_category_with_ten_thousand_values_is_refused(tmp_path, asked):
 def test_settings_that_do_not_fit(tmp_path, settings, said):
     with pytest.raises(ConfigError, match=said):
         read(
-            DataSettings(
+            data_settings(
                 name="csv", path=write(tmp_path / "t.csv", "ward,died\nA,0\nB,1\n"), label_column="died", **settings
             )
         )
@@ -414,7 +414,7 @@ class TestParquet:
         frame = self.frame()
         frame.to_parquet(tmp_path / "t.parquet")
         frame.to_csv(tmp_path / "t.csv", index=False)
-        both = [read(DataSettings(name=name, path=tmp_path / f"t.{name}", **ASKED)) for name in ("csv", "parquet")]
+        both = [read(data_settings(name=name, path=tmp_path / f"t.{name}", **ASKED)) for name in ("csv", "parquet")]
         assert both[0].fingerprint == both[1].fingerprint
         one, other = (data.learn(data, np.arange(4)) for data in both)
         assert one.preprocessing == other.preprocessing
@@ -428,10 +428,10 @@ class TestParquet:
         frame = self.frame()
         frame[:3].to_parquet(tmp_path / "train.parquet")
         frame[3:].to_parquet(tmp_path / "test.parquet")
-        data = read(DataSettings(name="parquet", path=tmp_path, **ASKED))
+        data = read(data_settings(name="parquet", path=tmp_path, **ASKED))
         assert (len(data), data.n_train) == (4, 3)
         with pytest.raises(DataError, match=r"has no train\.csv"):
-            read(DataSettings(name="csv", path=tmp_path, **ASKED))
+            read(data_settings(name="csv", path=tmp_path, **ASKED))
 
     @pytest.mark.parametrize("harm", ["cut", "zeros", "text", "columns", "nested", "none"])
     def test_bad_files_are_one_line(self, tmp_path, harm):
@@ -449,7 +449,7 @@ class TestParquet:
         elif harm == "text":
             path.write_text("age,died\n1,0\n")
         with pytest.raises((DataError, ConfigError)) as fault:
-            read(DataSettings(name="parquet", path=path, **ASKED))
+            read(data_settings(name="parquet", path=path, **ASKED))
         said = str(fault.value)
         assert str(path) in said
         assert "\n" not in said
@@ -464,7 +464,7 @@ class TestParquet:
         with pytest.raises(
             ConfigError, match=r"t\.parquet: Parquet needs pyarrow; install Pomona with its extra tables"
         ):
-            read(DataSettings(name="parquet", path=write(tmp_path / "t.parquet", ""), **ASKED))
+            read(data_settings(name="parquet", path=write(tmp_path / "t.parquet", ""), **ASKED))
 
 
 def test_every_way_of_asking_leaves_out_the_same_columns(tmp_path):

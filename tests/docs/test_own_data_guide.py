@@ -7,7 +7,7 @@ import pytest
 from docs_blocks import Runner, blocks
 
 from pomona.core.errors import DataError
-from pomona.data import DataSettings, read
+from pomona.data import data_settings, read
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own-data.md"
 
@@ -29,5 +29,5 @@ def test_the_message_on_a_hospitals_table_is_the_one_shown(tmp_path, monkeypatch
         runner.run(block)
     (shown,) = re.findall(r"^```text\n(error.*?)^```$", GUIDE.read_text(), flags=re.DOTALL | re.MULTILINE)
     with pytest.raises(DataError) as caught:
-        read(DataSettings(name="csv", path="ward.csv", label_column="outcome"))
+        read(data_settings(name="csv", path="ward.csv", label_column="outcome"))
     assert f"{caught.value.text()}\n" == shown

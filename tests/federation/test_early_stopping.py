@@ -69,7 +69,7 @@ def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(method
     settings = {**RUN, **over}
     short, whole = (
         pomona.run(tiny(method, **{**settings, "stop": stop}), watcher=watcher)
-        for stop in (over.get("stop", NEVER), {})
+        for stop in (over.get("stop", NEVER), None)
     )
     assert [r.round for r in short.rounds] == list(range(1, rounds + 1))
     assert [r.loss for r in short.rounds] == [r.loss for r in whole.rounds][:rounds]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.core.optimizer import Optimizer
+from pomona.core.optimizer import Adam
 from pomona.methods.apple import APPLE
 from pomona.methods.apple_steps import Mixing, mixture, safe_rates
 from pomona.methods.fedavg import FedAvg, FedAvgLocal
@@ -18,8 +18,8 @@ from problems import Federation, Quadratics, a_round, quadratics
 
 OPTIMIZERS = [
     {"momentum": 0.9, "weight_decay": 0.01},
-    {"optimizer": Optimizer(name="adam")},
-    {"optimizer": Optimizer(name="adamw", max_grad_norm=0.5), "weight_decay": 0.1},
+    {"optimizer": Adam(name="adam")},
+    {"optimizer": Adam(name="adamw", max_grad_norm=0.5), "weight_decay": 0.1},
 ]
 
 

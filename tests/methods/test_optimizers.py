@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.core.optimizer import Optimizer
+from pomona.core.optimizer import OPTIMIZERS, Adam
 from pomona.methods import METHODS, base
 from pomona.methods.separate import Separate
 from pomona.objective.training import LocalTraining
@@ -48,7 +48,7 @@ def test_each_row_takes_the_steps_of_pytorch(name, momentum, decay, betas, eps, 
     W = torch.randn(len(steps), 5, generator=generator, dtype=dtype)
     gradients = 3 * torch.randn(max(steps), len(steps), 5, generator=generator, dtype=dtype)
     moments = {} if name == "sgd" else {"beta1": betas[0], "beta2": betas[1], "eps": eps}
-    optimizer = Optimizer(name=name, max_grad_norm=norm, **moments)
+    optimizer = OPTIMIZERS[name](name=name, max_grad_norm=norm, **moments)
     round_ = a_round(lr=RATE, momentum=momentum, weight_decay=decay, optimizer=optimizer)
 
     expected = []
@@ -77,7 +77,7 @@ def test_a_round_is_pytorchs_and_moments_start_anew(name):
     run = Federation(Separate().method(), problem)
     parameter = torch.nn.Parameter(run.initial())
     for number in (1, 2):
-        run.round(a_round(number, epochs=3, lr=RATE, weight_decay=0.1, optimizer=Optimizer(name=name)))
+        run.round(a_round(number, epochs=3, lr=RATE, weight_decay=0.1, optimizer=OPTIMIZERS[name](name=name)))
         theirs = pytorchs(name, parameter, 0.0, 0.1, (0.9, 0.999), 1e-8)
         for _ in range(3):
             theirs.zero_grad()
@@ -89,7 +89,7 @@ def test_a_round_is_pytorchs_and_moments_start_anew(name):
 def test_a_part_of_a_row_trains_as_if_it_were_all_there_is():
     """FedRep's slices: the norm that clips, and the moments, are the part's own."""
     problem = uneven(4, 2)
-    round_ = a_round(batch_size=1, optimizer=Optimizer(name="adamw", max_grad_norm=0.5), weight_decay=0.1)
+    round_ = a_round(batch_size=1, optimizer=Adam(name="adamw", max_grad_norm=0.5), weight_decay=0.1)
     training = LocalTraining(problem, (0, 1), Federation(Separate().method(), problem).roster, round_)
     W = torch.randn(2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     part, before = slice(1, 3), W.clone()
@@ -107,7 +107,7 @@ def test_apples_relationships_take_plain_steps_whatever_the_optimizer():
     for name in ("sgd", "adam"):
         run = Federation(METHODS["apple"](dr_lr=0.01).method(), quadratics(2, samples=1))
         core, dr = run.state(0).core[0].clone(), run.state(0).dr[0].clone()
-        run.round(a_round(lr=0.1, optimizer=Optimizer(name=name)))
+        run.round(a_round(lr=0.1, optimizer=OPTIMIZERS[name](name=name)))
         moved[name] = run.state(0).core[0] - core, run.state(0).dr[0] - dr
     assert torch.equal(moved["sgd"][1], moved["adam"][1])
     assert moved["sgd"][1].abs().min() > 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from pomona.core.optimizer import Optimizer
+from pomona.core.optimizer import Adam, Optimizer
 from pomona.core.round import Round
 from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
@@ -202,7 +202,7 @@ def test_a_step_of_another_optimizer_is_that_of_the_gradients():
     W = space.pack(module).unsqueeze(0)
     objective = NativeObjective(module, space, data, cross_entropy, step_of(module, data))
     batch, part = [torch.arange(6)], space.layers[-1]
-    for optimizer in (Optimizer(name="adam"), Optimizer(max_grad_norm=1.0)):
+    for optimizer in (Adam(name="adam"), Optimizer(max_grad_norm=1.0)):
         round_ = replace(sgd_round(), optimizer=optimizer)
         stepped, expected = W.clone(), W.clone()
         losses = objective.step(stepped, batch, moments_of(W[:, part], round_), round_, part=part)

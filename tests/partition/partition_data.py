@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from pomona.data import data_settings
 from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings
 from pomona.partition import PartitionSettings, divide
 from pomona.partition.partition import Partition
 
-NO_VALIDATION = DataSettings(validation_share=0)
+NO_VALIDATION = data_settings(validation_share=0)
 
 
 def table(train: list[int], test: list[int], **changes: Any) -> Dataset:

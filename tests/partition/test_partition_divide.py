@@ -10,8 +10,8 @@ from partition_data import divided, images, sizes, table
 from pydantic import TypeAdapter, ValidationError
 
 from pomona.core.errors import ConfigError, DataError
+from pomona.data import data_settings
 from pomona.data.dataset import Owners
-from pomona.data.settings import DataSettings
 from pomona.partition import RECIPES, Dirichlet, Groups, Iid, Natural, PartitionSettings, Pathological, divide
 from pomona.partition.divergence import label_counts
 from pomona.partition.groups import Group
@@ -20,21 +20,21 @@ from pomona.partition.rotation import apply_turns
 
 def test_pooled_rows_are_split_anew_and_stratified():
     data = table([100, 50, 50], [0, 50, 50])
-    made = divide(data, DataSettings(split="pooled", test_share=0.2, validation_share=0), Iid(), 1, 0)
+    made = divide(data, data_settings(split="pooled", test_share=0.2, validation_share=0), Iid(), 1, 0)
     assert np.array_equal(label_counts(made, data, "train"), [[80, 80, 80]])
     assert np.array_equal(label_counts(made, data, "test"), [[20, 20, 20]])
 
 
 @pytest.mark.parametrize(("train", "test"), [([50, 50], [0, 0]), ([0, 0], [50, 50])])
 def test_rows_of_one_kind_are_split(train, test):
-    made = divide(table(train, test), DataSettings(test_share=0.3, validation_share=0), Iid(), 1, 0)
+    made = divide(table(train, test), data_settings(test_share=0.3, validation_share=0), Iid(), 1, 0)
     assert (sizes(made), sizes(made, "test")) == ([70], [30])
 
 
 @given(st.integers(1, 300), st.integers(1, 100))
 def test_limits_are_exact_and_stratified(train_limit, test_limit):
     data = table([120, 80], [50, 30])
-    limited = DataSettings(train_limit=train_limit, test_limit=test_limit, validation_share=0)
+    limited = data_settings(train_limit=train_limit, test_limit=test_limit, validation_share=0)
     made = divide(data, limited, Iid(), 1, 0)
     counts = label_counts(made, data, "train")[0]
     assert counts.sum() == min(train_limit, 200)
@@ -46,7 +46,7 @@ def test_limits_are_exact_and_stratified(train_limit, test_limit):
 @given(st.floats(0, 0.99), st.integers(1, 6), st.integers(0, 2**32))
 def test_validation_is_a_share_of_each_clients_training_rows(share, clients, seed):
     data = table([30, 20, 10], [6, 6, 6])
-    without, made = (divide(data, DataSettings(validation_share=s), Iid(), clients, seed) for s in (0, share))
+    without, made = (divide(data, data_settings(validation_share=s), Iid(), clients, seed) for s in (0, share))
     for whole, client in zip(without.clients, made.clients, strict=True):
         assert np.array_equal(np.union1d(client.train, client.validation), whole.train)
         assert np.array_equal(client.test, whole.test)
@@ -60,7 +60,7 @@ def test_validation_is_a_share_of_each_clients_training_rows(share, clients, see
 
 
 def test_a_client_with_one_row_trains_on_it():
-    made = divide(table([3], [0]), DataSettings(validation_share=0.5, test_share=0.3), Iid(), 2, 0)
+    made = divide(table([3], [0]), data_settings(validation_share=0.5, test_share=0.3), Iid(), 2, 0)
     assert (sizes(made), sizes(made, "validation"), sizes(made, "test").count(1)) == ([1, 1], [0, 0], 1)
 
 
@@ -97,7 +97,7 @@ def owned(roles):
 
 def test_natural_keeps_every_row_with_its_owner_and_in_its_part():
     data = owned(["tttvve", "ttve"])
-    made = divide(data, DataSettings(validation_share=0.9), Natural(), 2, 0)
+    made = divide(data, data_settings(validation_share=0.9), Natural(), 2, 0)
     for i, client in enumerate(made.clients):
         for number, part in enumerate(("train", "validation", "test")):
             expected = np.flatnonzero((data.owners.client == i) & (data.owners.role == number))
@@ -107,7 +107,7 @@ def test_natural_keeps_every_row_with_its_owner_and_in_its_part():
 def test_natural_draws_the_parts_that_an_owner_lacks():
     """Owner 0 lacks a test part: round(0.25 * 8) = 2 rows; owner 1 a validation part: round(0.5 * 6) = 3."""
     data = owned(["t" * 8 + "v" * 8, "t" * 6 + "ee"])
-    made = divide(data, DataSettings(validation_share=0.5, test_share=0.25), Natural(), 2, 0)
+    made = divide(data, data_settings(validation_share=0.5, test_share=0.25), Natural(), 2, 0)
     parts = [(len(c.train), len(c.validation), len(c.test)) for c in made.clients]
     assert parts == [(6, 8, 2), (3, 3, 2)]
     assert np.all(data.owners.client[made.clients[0].test] == 0)
@@ -115,7 +115,7 @@ def test_natural_draws_the_parts_that_an_owner_lacks():
 
 def test_natural_pooled_splits_inside_each_owner():
     data = owned(["tttvveeeee", "tttttttttttttttttttt"])
-    made = divide(data, DataSettings(split="pooled", test_share=0.2, validation_share=0), Natural(), 2, 0)
+    made = divide(data, data_settings(split="pooled", test_share=0.2, validation_share=0), Natural(), 2, 0)
     assert (sizes(made), sizes(made, "test")) == ([8, 16], [2, 4])
 
 
@@ -128,7 +128,7 @@ def test_natural_needs_owners_and_their_number():
 
 def test_turn_groups_are_consecutive_and_turn_the_images():
     data = images(96, 5, 5, channels=3)
-    made = divide(data, DataSettings(), Iid(turn_groups=4), 12, 0)
+    made = divide(data, data_settings(), Iid(turn_groups=4), 12, 0)
     assert made.turns == made.groups == (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3)
     turned = apply_turns(data, made)
     for client, turns in zip(made.clients, made.turns, strict=True):
@@ -141,7 +141,7 @@ def test_turn_groups_are_consecutive_and_turn_the_images():
 def test_a_quarter_turn_is_counterclockwise():
     """The upper right pixel comes to the upper left."""
     data = images(8, 2, 2)
-    made = divide(data, DataSettings(), Iid(turn_groups=2), 2, 0)
+    made = divide(data, data_settings(), Iid(turn_groups=2), 2, 0)
     row = made.clients[1].train[0]
     (a, b), (c, d) = data.x[row, :, :, 0]
     assert apply_turns(data, made).x[row, :, :, 0].tolist() == [[b, d], [a, c]]
@@ -151,7 +151,7 @@ def test_turned_images_stay_on_disk(tmp_path):
     data = images(16, 3, 3)
     on_disk = np.memmap(tmp_path / "x", dtype=np.uint8, mode="w+", shape=data.x.shape)
     on_disk[:] = data.x
-    made = divide(data, DataSettings(), Iid(turn_groups=2), 2, 0)
+    made = divide(data, data_settings(), Iid(turn_groups=2), 2, 0)
     turned = apply_turns(replace(data, x=on_disk), made).x
     assert isinstance(turned, np.memmap)
     assert np.array_equal(turned, apply_turns(data, made).x)
@@ -185,7 +185,7 @@ def test_groups_and_turns_make_a_hidden_group_for_each_pair():
 
 def test_the_recipe_is_recorded_and_names_the_settings():
     data = table([20, 20], [10, 10])
-    made = divide(data, DataSettings(train_limit=30), Pathological(balanced=True), 3, 7)
+    made = divide(data, data_settings(train_limit=30), Pathological(balanced=True), 3, 7)
     assert made.recipe == {
         "name": "pathological",
         "settings": {"name": "pathological", "classes_per_client": 2, "balanced": True, "turn_groups": 0},

@@ -6,7 +6,7 @@ import pytest
 from partition_data import divided, images, table
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data.settings import DataSettings
+from pomona.data import data_settings
 from pomona.partition import FromFile, Iid, Latent, divide
 from pomona.partition.partition import Partition
 
@@ -16,14 +16,14 @@ DATA = table([30, 30], [10, 10])
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "partition.json"
-    divide(DATA, DataSettings(), Iid(), 3, 0).save(path)
+    divide(DATA, data_settings(), Iid(), 3, 0).save(path)
     return path
 
 
 def test_a_saved_partition_comes_back_the_same(saved):
-    made = divide(DATA, DataSettings(), Iid(), 3, 0)
+    made = divide(DATA, data_settings(), Iid(), 3, 0)
     assert Partition.load(saved).sha256 == made.sha256
-    again = divide(DATA, DataSettings(validation_share=0.5), FromFile(path=saved), 3, 99)
+    again = divide(DATA, data_settings(validation_share=0.5), FromFile(path=saved), 3, 99)
     assert again.sha256 == made.sha256
     assert again.recipe == made.recipe
     for mine, other in zip(made.clients, again.clients, strict=True):

@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from pomona.config import resolve
 from pomona.core.errors import DataError
 from pomona.core.rng import stream
-from pomona.data import Dataset, DataSettings, Owners, read
+from pomona.data import Dataset, Owners, data_settings, read
 from pomona.data.dataset import RowGroups
 from pomona.partition import Dirichlet, Iid, Natural, divide
 from pomona.record import predictions
@@ -41,7 +41,7 @@ def held(made, number):
 @pytest.mark.parametrize(("recipe", "owners"), [(Iid(), None), (Dirichlet(beta=1.0, min_size=4), None), (Natural(), 3)])
 def test_a_group_is_in_one_part_of_one_client(recipe, owners):
     data = grouped([1 + k % 5 for k in range(90)], owners)
-    made = divide(data, DataSettings(test_share=0.2, validation_share=0.2), recipe, 3, 0)
+    made = divide(data, data_settings(test_share=0.2, validation_share=0.2), recipe, 3, 0)
     sets = [part for client in held(made, data.groups.number) for part in client]
     assert sum(map(len, sets)) == len(set().union(*sets)) == 90
     tested = sum(len(part) for client in held(made, data.groups.number) for part in client[2:])
@@ -59,15 +59,15 @@ def test_data_that_tear_a_group_themselves_are_refused():
     with pytest.raises(
         DataError, match=r"of 4 groups of who have rows in several of training, validation and test, first"
     ):
-        divide(replace(data, n_train=7), DataSettings(), Iid(), 1, 0)
-    made = divide(replace(data, n_train=7), DataSettings(split="pooled", test_share=0.25), Iid(), 1, 0)
+        divide(replace(data, n_train=7), data_settings(), Iid(), 1, 0)
+    made = divide(replace(data, n_train=7), data_settings(split="pooled", test_share=0.25), Iid(), 1, 0)
     assert len(made.clients[0].test) == 3
 
 
 def test_the_latest_rows_are_for_testing_and_the_latest_of_the_others_for_validation():
     times = stream(1, "test").permutation(100).astype(float)
     data = replace(grouped([1] * 100), groups=None, times=times)
-    own = divide(data, DataSettings(test_share=0.2, validation_share=0.25), Iid(), 1, 0).clients[0]
+    own = divide(data, data_settings(test_share=0.2, validation_share=0.25), Iid(), 1, 0).clients[0]
     assert [sorted(times[getattr(own, part)]) for part in PARTS] == [
         list(range(60)), list(range(60, 80)), list(range(80, 100))
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_group_goes_where_its_latest_row_goes():
     times = np.zeros(20)
     late = np.flatnonzero(data.groups.number == 4)[0]
     times[late] = 1.0  # its other row is as early as all
-    own = divide(replace(data, times=times), DataSettings(test_share=0.1), Iid(), 1, 0).clients[0]
+    own = divide(replace(data, times=times), data_settings(test_share=0.1), Iid(), 1, 0).clients[0]
     assert sorted(own.test) == sorted(np.flatnonzero(data.groups.number == 4))
 
 
@@ -141,21 +141,21 @@ def test_a_table_split_by_date(tmp_path):
         assert days[client.train].max() <= days[client.test].min()
     wrong = {"label_column": "sick", "time_column": "hospital", "drop_columns": ["patient", "day"]}
     with pytest.raises(DataError, match=r"time column hospital: 960 of 960 are neither dates .*, first 'H0' in line 2"):
-        read(DataSettings(name="csv", path=tmp_path / "visits.csv", **wrong))
+        read(data_settings(name="csv", path=tmp_path / "visits.csv", **wrong))
 
 
 def test_owners_and_groups_of_arrays_are_arrays_beside_them(tmp_path):
     x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "a.npz", x=x, y=y, client=["N", "S", "N", "S"], group=[7, 7, 7, 9])
-    data = read(DataSettings(name="npz", path=tmp_path / "a.npz"))
+    data = read(data_settings(name="npz", path=tmp_path / "a.npz"))
     assert (data.owners.names, data.owners.client.tolist()) == (("N", "S"), [0, 1, 0, 1])
     assert data.groups.number.tolist() == [0, 0, 0, 1]
     np.savez(tmp_path / "b.npz", x=x, y=y, x_test=x, y_test=y, client=["N"] * 4)
     with pytest.raises(DataError, match="no array 'client_test', others have"):
-        read(DataSettings(name="npz", path=tmp_path / "b.npz"))
+        read(data_settings(name="npz", path=tmp_path / "b.npz"))
     np.savez(tmp_path / "c.npz", x=x, y=y, group=[1, 2])
     with pytest.raises(DataError, match=r"array group is int64 .*; give 4 whole numbers or texts"):
-        read(DataSettings(name="npz", path=tmp_path / "c.npz"))
+        read(data_settings(name="npz", path=tmp_path / "c.npz"))
 
 
 def test_rows_that_have_owners_stay_with_them_unless_a_partition_is_named(tmp_path):

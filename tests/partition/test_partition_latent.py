@@ -6,8 +6,8 @@ import torch
 from partition_data import NO_VALIDATION, divided, sizes, table
 
 from pomona.core.errors import ConfigError, DataError
+from pomona.data import data_settings
 from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings
 from pomona.partition import FromFile, Latent, divide
 from pomona.partition.embedding import network
 from pomona.partition.holdout import open_task
@@ -45,7 +45,7 @@ def test_the_seed_decides():
 def test_shuffled_targets_permute_pairs_only():
     data, _ = blobs()
     own, shuffled = (
-        divide(data, DataSettings(), Latent(distributions=4, shuffle_targets=s), 8, 3) for s in (False, True)
+        divide(data, data_settings(), Latent(distributions=4, shuffle_targets=s), 8, 3) for s in (False, True)
     )
     pairs = [[(c.validation.tolist(), c.test.tolist()) for c in made.clients] for made in (own, shuffled)]
     assert [c.train.tolist() for c in own.clients] == [c.train.tolist() for c in shuffled.clients]
@@ -60,7 +60,7 @@ def test_shuffled_targets_permute_pairs_only():
 
 def test_targets_are_in_the_partitions_file(tmp_path):
     data, _ = blobs()
-    made = divide(data, DataSettings(), Latent(distributions=4, shuffle_targets=True), 8, 3)
+    made = divide(data, data_settings(), Latent(distributions=4, shuffle_targets=True), 8, 3)
     made.save(tmp_path / "p.json")
     again = divided(data, FromFile(path=tmp_path / "p.json"), 8)
     assert (again.targets, again.sha256) == (made.targets, made.sha256)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from pomona.cli import main
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import DataSettings
+from pomona.data import data_settings
 from pomona.data import read as read_data
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
@@ -201,7 +201,7 @@ def trained(folder, images):
     for path in images:
         os.link(path, folder / "class" / path.name)
     with pytest.raises(DataError) as fault:
-        read_data(DataSettings(name="folder", path=folder))
+        read_data(data_settings(name="folder", path=folder))
     return str(fault.value)
 
 
@@ -346,8 +346,8 @@ def test_how_a_table_is_written_can_be_set_where_it_is_not_found(tmp_path, text,
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode(encoding))
     with pytest.raises((DataError, ConfigError), match=r"data\.(separator|decimal|encoding)"):
-        read_data(DataSettings(name="csv", path=path, label_column="died"))
-    settings = DataSettings(name="csv", path=path, label_column="died", **form)
+        read_data(data_settings(name="csv", path=path, label_column="died"))
+    settings = data_settings(name="csv", path=path, label_column="died", **form)
     data = read_data(settings)
     assert data.x.tolist() == [[1.5, 2], [3, 4.25]]
     assert (data.columns, data.classes) == (("größe", "mg, dl"), ("no", "yes"))

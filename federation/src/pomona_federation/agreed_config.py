@@ -67,7 +67,7 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         raise ConfigError(
             f"run.method = {config.method.name!r} sends samples to every client; silos keep theirs: choose another"
         )
-    if config.stop.patience is not None and not study.shares("validation", 0):
+    if config.stop and not study.shares("validation", 0):
         raise ConfigError("run.stop.patience looks at the silos' scores on validation samples; set share_scores = true")
     if config.privacy and isinstance(study, SearchStudy):
         raise ConfigError(

@@ -17,7 +17,7 @@ from targets import TARGETS, Target, target
 
 from data.image_files import write_dicom, write_nifti, write_series
 from personal.crafted import craft, good, tree
-from pomona.data import DataSettings, read
+from pomona.data import data_settings, read
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read as read_inputs
 
@@ -70,7 +70,7 @@ def as_data(name, world):
 
     def act(data):
         path.write_bytes(data)
-        found = read(DataSettings(**known, path=path))
+        found = read(data_settings(**known, path=path))
         assert len(found.x) == len(found.y)
 
     return inputs(Valid(data)), act
@@ -87,7 +87,7 @@ def part_of(parts, which, known, world):
         for name, content in {**parts, which: data}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-        found = read(DataSettings(path=folder, **known))
+        found = read(data_settings(path=folder, **known))
         assert len(found.x) == len(found.y)
 
     return inputs(Valid(parts[which])), act
@@ -142,7 +142,7 @@ def within(parts, which, known, world):
             file = (path.parent if path.suffix else path) / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
-        found = read(DataSettings(path=path, **known))
+        found = read(data_settings(path=path, **known))
         assert len(found.x) == len(found.y) > 0
 
     return inputs(Valid(parts[which])), act

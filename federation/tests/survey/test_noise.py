@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pomona.core.errors import ProtocolError
-from pomona.data.settings import DataSettings
+from pomona.data import data_settings
 from pomona_federation.survey import agreeing, page, silo
 from pomona_federation.survey.least_count import safe_classes, safe_names, safe_numbers
 from pomona_federation.survey.noise import NoisyData, agreed_columns, apportioned, geometric
@@ -40,7 +40,7 @@ def table(folder, name="north", rows=400, wards="AAAB"):
     lines = [f"{age},{wards[k % len(wards)]},{'ill' if age > 50 else 'well'}" for k, age in enumerate(ages)]
     path = folder / f"{name}.csv"
     path.write_text("\n".join(["age,ward,outcome", *lines]) + "\n")
-    return DataSettings(name="csv", path=path, label_column="outcome", test_share=0.2)
+    return data_settings(name="csv", path=path, label_column="outcome", test_share=0.2)
 
 
 def asked(data, survey, told=None, seed=0):

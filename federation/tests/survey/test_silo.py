@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pomona.core.errors import DataError, ProtocolError
-from pomona.data.settings import DataSettings
+from pomona.data import data_settings
 from pomona_federation.survey import agreeing, page, silo
 from pomona_federation.survey.page import task_of
 from pomona_federation.survey.raw_data import read_raw
@@ -27,7 +27,7 @@ def table(folder, seed=0, rows=ROWS, ward="AAAB", change=lambda lines: lines):
         lines.append(f"{age},{ward[k % len(ward)]},2024-{k % 12 + 1:02d}-03,{'ill' if age > 55 else 'well'}")
     path = folder / f"{seed}.csv"
     path.write_text("\n".join(change(lines)) + "\n")
-    return DataSettings(name="csv", path=path, label_column="outcome", dates=("visit",), test_share=0.2)
+    return data_settings(name="csv", path=path, label_column="outcome", dates=("visit",), test_share=0.2)
 
 
 def asked(data, survey=SURVEY, told=None, **kinds):
@@ -159,7 +159,7 @@ def images(folder, seed):
     x = draw.integers(0, 200 + 20 * seed, (100, 6, 5, 2)).astype(np.uint8)
     path = folder / f"{seed}.npz"
     np.savez(path, x=x, y=np.arange(100) % 2)
-    return DataSettings(name="npz", path=path, test_share=0.2), x
+    return data_settings(name="npz", path=path, test_share=0.2), x
 
 
 def test_images_are_told_by_their_intensities(tmp_path):
@@ -187,7 +187,7 @@ def texts(folder, seed, rare):
     lines += [f"good,the film was {rare}"]
     path = folder / f"{seed}.csv"
     path.write_text("\n".join(lines) + "\n")
-    return DataSettings(
+    return data_settings(
         name="csv-text", path=path, label_column="kind", text_columns=("text",), sequence_length=8, test_share=0.1
     )
 
@@ -217,7 +217,7 @@ def test_times_to_an_event_become_intervals(tmp_path):
         return f"{draw.exponential(5) + 0.1:.2f},{int(draw.random() < 0.6)}"
 
     data = {
-        name: DataSettings(
+        name: data_settings(
             name="csv",
             path=outcomes(tmp_path, k, "days,seen", line),
             label_columns=("days", "seen"),
@@ -236,7 +236,7 @@ def test_times_to_an_event_become_intervals(tmp_path):
 
 def test_targets_that_are_numbers_get_shift_and_scale(tmp_path):
     data = {
-        name: DataSettings(
+        name: data_settings(
             name="csv",
             path=outcomes(tmp_path, k, "y", lambda draw, k=k: f"{draw.normal(1000 + k, 3):.3f}"),
             label_column="y",
@@ -251,7 +251,7 @@ def test_targets_that_are_numbers_get_shift_and_scale(tmp_path):
 
 def test_flags_become_outputs(tmp_path):
     data = {
-        name: DataSettings(
+        name: data_settings(
             name="csv",
             path=outcomes(tmp_path, k, "f,g", lambda draw: f"{int(draw.random() < 0.5)},{int(draw.random() < 0.2)}"),
             label_columns=("f", "g"),

@@ -21,11 +21,11 @@ def list_(
     *, data_dir: Annotated[Path | None, Parameter(help="default POMONA_DATA")] = None, json: Json = False
 ) -> None:
     """List data sets (and whether they are at hand), partitions and models."""
-    from pomona.data import DataSettings, describe
+    from pomona.data import describe
     from pomona.models import MODELS
     from pomona.partition import RECIPES
 
-    sets: list[dict[str, Any]] = [vars(entry) for entry in describe(DataSettings(dir=data_dir))]
+    sets: list[dict[str, Any]] = [vars(entry) for entry in describe(data_dir)]
     if json:
         emit({"data": sets, "partitions": sorted(RECIPES), "models": sorted(MODELS)})
         return

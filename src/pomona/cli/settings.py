@@ -1,6 +1,6 @@
 """``pomona settings``: the reference of all settings, from the code."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +11,12 @@ from pomona.cli.output import Json, emit, out
 from pomona.config import Config
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
-from pomona.core.optimizer import Optimizer
+from pomona.core.optimizer import Adam, Optimizer
 from pomona.core.settings import Settings
 from pomona.core.stop import Stop
-from pomona.data.settings import ClientFiles, DataSettings
+from pomona.data.kinds import BundledImages
+from pomona.data.section import groups, names_with, own_keys
+from pomona.data.settings import ClientFiles, DataSettings, Images
 from pomona.methods import METHODS
 from pomona.models import ModelSettings
 from pomona.models.settings import PatchSettings
@@ -22,19 +24,54 @@ from pomona.partition import RECIPES
 from pomona.privacy.settings import Privacy
 from pomona.storage.atomic_io import writing
 
-SECTIONS: Mapping[str, type[Settings]] = {
-    "": Config,
-    "data": DataSettings,
-    "data.clients": ClientFiles,
-    "model": ModelSettings,
-    "model.patch": PatchSettings,
-    "optimizer": Optimizer,
-    "stop": Stop,
-    "privacy": Privacy,
-    "membership": Membership,
-    **{f"partition {name}": kind for name, kind in RECIPES.items()},
-    **{f"method {name}": kind for name, kind in METHODS.items()},
-}
+
+@dataclass(frozen=True)
+class Part:
+    """Settings that are listed below one heading.
+
+    Attributes:
+        section: of the file; empty for the top level.
+        record: has the settings.
+        owner: who has them, such as a method or some kinds of data; empty if every run has them.
+        heading: of the page.
+        left_out: keys of the record that are listed elsewhere.
+    """
+
+    section: str
+    record: type[Settings]
+    owner: str = ""
+    heading: str = ""
+    left_out: Collection[str] = ()
+
+    @property
+    def title(self) -> str:
+        """The heading, by default the section or the owner."""
+        return self.heading or (self.owner.capitalize() if self.owner else f"Section `{self.section}`")
+
+
+def _data() -> Iterator[Part]:
+    yield Part("data", BundledImages, left_out=Images.model_fields.keys() - DataSettings.model_fields.keys())
+    for group in groups():
+        left_out = DataSettings.model_fields.keys() | group.model_fields.keys() - own_keys(group)
+        names = ", ".join(names_with(group))
+        yield Part("data", group, f"data {names}", f"Section `data`, {group.title}: {names}", left_out)
+
+
+PARTS = (
+    Part("", Config, heading="Every run"),
+    *_data(),
+    Part("data.clients", ClientFiles),
+    Part("model", ModelSettings),
+    Part("model.patch", PatchSettings),
+    Part("optimizer", Optimizer),
+    Part("optimizer", Adam, "optimizer adam, adamw", "Section `optimizer`: adam, adamw", Optimizer.model_fields.keys()),
+    Part("stop", Stop),
+    Part("privacy", Privacy),
+    Part("membership", Membership),
+    *(Part("partition", kind, f"partition {name}", left_out={"name"}) for name, kind in RECIPES.items()),
+    *(Part("method", kind, f"method {name}", left_out={"name"}) for name, kind in METHODS.items()),
+)
+SECTIONS = {part.section for part in PARTS}
 
 BEYOND = 1e6  # bounds from here on only guard the arithmetic, and are not shown
 
@@ -60,7 +97,7 @@ class Setting:
 
 def every() -> list[Setting]:
     """Return every setting of a run, by section."""
-    return [setting for title, record in SECTIONS.items() for setting in of_record(title, record)]
+    return [setting for part in PARTS for setting in of_part(part)]
 
 
 def find(word: str, among: Sequence[Setting]) -> list[Setting]:
@@ -69,13 +106,17 @@ def find(word: str, among: Sequence[Setting]) -> list[Setting]:
     found = [
         s
         for s in among
-        if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0])
-        or word in (s.owner, s.owner.partition(" ")[2])
+        if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0]) or word in (s.owner, *_owners(s))
     ]
     if not found:
-        names = {name for s in among for name in (s.key, s.key.rpartition(".")[2], s.owner.partition(" ")[2]) if name}
+        names = {name for s in among for name in (s.key, s.key.rpartition(".")[2], *_owners(s)) if name}
         raise ConfigError(f"no setting {word!r}; {near(word, names)}")
     return found
+
+
+def _owners(setting: Setting) -> list[str]:
+    """Return the names of those that have a setting."""
+    return setting.owner.partition(" ")[2].split(", ")
 
 
 def page() -> str:
@@ -86,10 +127,8 @@ def page() -> str:
         "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints all that are in force, and "
         "`pomona settings KEY` explains one.",
     ]
-    tables = {
-        title: [*of_record(title, record)] for title, record in SECTIONS.items() if not title.startswith("method ")
-    }
-    parts += [table(_heading(title), found) for title, found in tables.items() if found]
+    tables = {part.title: [*of_part(part)] for part in PARTS if part.section != "method"}
+    parts += [table(title, found) for title, found in tables.items() if found]
     parts.append(
         "## Methods\n\nEach [method's page](methods/README.md) has its settings, `method.KEY`; "
         "`pomona settings METHOD` lists them with the values that they take."
@@ -103,28 +142,19 @@ def table(heading: str, found: Iterable[Setting]) -> str:
     return "\n".join([f"## {heading}", "", "| key | values | default | meaning |", "| --- | --- | --- | --- |", *rows])
 
 
-def _heading(title: str) -> str:
-    kind, _, name = title.partition(" ")
-    if name:
-        return f"{kind.capitalize()} {name}"
-    return f"Section `{title}`" if title else "Every run"
-
-
 def _code(default: str) -> str:
     return default if default in ("not set", "must be set") else f"`{default}`"
 
 
-def of_record(title: str, record: type[Settings]) -> Iterator[Setting]:
-    """Yield the settings of a record, except its sections and the name that selects it."""
-    section, _, name = title.partition(" ")
-    schema = record.model_json_schema()
+def of_part(part: Part) -> Iterator[Setting]:
+    """Yield the settings of a part, except sections."""
+    schema = part.record.model_json_schema()
     for key, what in schema["properties"].items():
-        chooser = key == "name" and bool(name)
-        if chooser or key in SECTIONS or key in ("method", "partition"):
+        if key in part.left_out or key in SECTIONS or key in ("method", "partition"):
             continue
         yield Setting(
-            key=f"{section}.{key}" if section else key,
-            owner=title if name else "",
+            key=f"{part.section}.{key}" if part.section else key,
+            owner=part.owner,
             kind=_kind(what, schema.get("$defs", {})),
             default="must be set" if key in schema.get("required", ()) else _shown(what.get("default")),
             meaning=_sentence(what.get("description", "")),

@@ -12,7 +12,7 @@ from pydantic import Field, field_serializer, model_validator
 from pomona.core.bounds import Number, Place
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
-from pomona.core.settings import Settings, refuse_idle
+from pomona.core.settings import Settings
 
 
 class Membership(Settings):
@@ -42,11 +42,11 @@ class Membership(Settings):
         twice = sorted(set(self.unseen) & (set(self.joins) | set(self.leaves)))
         if twice:
             raise ValueError(f"client {twice[0]} is unseen, so it neither joins nor leaves")
-        if not self.unseen:
-            refuse_idle(
-                self, "membership.", ("adapt_rounds",), "is for clients of membership.unseen, and none is named"
-            )
         return self
+
+    def idle(self) -> dict[str, str]:
+        """Only clients that are never trained with adapt."""
+        return {} if self.unseen else {"adapt_rounds": "only for clients of membership.unseen, and none is named"}
 
     @property
     def changes(self) -> bool:

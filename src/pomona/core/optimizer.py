@@ -1,37 +1,53 @@
 """Section ``optimizer``: how a local step uses the gradient; applied by ``methods.row_algebra.descend``."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from pomona.core.errors import ConfigError
-from pomona.core.settings import Settings, refuse_idle
+from pomona.core.settings import Settings, of_kind, require_name
 
 
 class Optimizer(Settings):
-    """Settings of the local optimizer besides lr, momentum and weight_decay; symbols as in Kingma and Ba (2015)."""
+    """Stochastic gradient descent: what every local optimizer has besides lr, momentum and weight_decay."""
 
-    name: Literal["sgd", "adam", "adamw"] = Field(
-        "sgd", description="rule of local steps; moments are zero at the start of each round"
+    name: str = Field(
+        "sgd", description="rule of local steps: sgd, adam, adamw; moments are zero at the start of each round"
     )
-    beta1: float = Field(0.9, ge=0, lt=1, description="adam, adamw: decay of the mean gradient")
-    beta2: float = Field(0.999, ge=0, lt=1, description="adam, adamw: decay of the mean squared gradient")
-    eps: float = Field(1e-8, ge=1e-30, le=1, description="adam, adamw: added to the root of the mean square")
     max_grad_norm: float | None = Field(
         None, ge=1e-30, le=1e6, description="L2 norm to which a client's gradient is clipped in each step; off if unset"
     )
-
-    @model_validator(mode="after")
-    def _placed(self) -> Self:
-        if self.name == "sgd":
-            refuse_idle(self, "optimizer.", ("beta1", "beta2", "eps"), "is for adam and adamw, the optimizer is sgd")
-        return self
 
     @property
     def plain(self) -> bool:
         """Return whether a step is lr times the gradient, apart from momentum and weight decay."""
         return self.name == "sgd" and self.max_grad_norm is None
 
+
+class Adam(Optimizer):
+    """Adam, and with decoupled weight decay AdamW; symbols as in Kingma and Ba (2015)."""
+
+    name: Literal["adam", "adamw"] = Field(description="rule of local steps")
+    beta1: float = Field(0.9, ge=0, lt=1, description="adam, adamw: decay of the mean gradient")
+    beta2: float = Field(0.999, ge=0, lt=1, description="adam, adamw: decay of the mean squared gradient")
+    eps: float = Field(1e-8, ge=1e-30, le=1, description="adam, adamw: added to the root of the mean square")
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": Optimizer, "adam": Adam, "adamw": Adam}
+
+
+def _chosen(value: Any) -> Any:
+    """Validate a section as the settings that its name selects. Raises ValidationError with every bad key or value."""
+    if not isinstance(value, Mapping):
+        return value
+    section = {"name": "sgd", **value}
+    kind = OPTIMIZERS[require_name(section, OPTIMIZERS)]
+    others = [key for key in section if key in Adam.model_fields and key not in kind.model_fields]
+    return of_kind(kind, section, dict.fromkeys(others, f"only for adam and adamw, the optimizer is {section['name']}"))
+
+
+AnyOptimizer = Annotated[SerializeAsAny[Optimizer], BeforeValidator(_chosen)]
 
 Steps = Literal["any", "sgd", "plain"]
 """Optimizers that a method supports: any; SGD; or SGD without momentum and clipping."""

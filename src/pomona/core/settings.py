@@ -3,15 +3,23 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, field_validator
-
-from pomona.core.errors import ConfigError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError
 
 MOST = 2**63  # the integers that TOML can represent
 NAME = 255  # bytes, of a file or a folder
 LARGEST = 1e30  # a float32 holds 1e38, which leaves room for products with weights
+S = TypeVar("S", bound="Settings")
 
 
 class Settings(BaseModel):
@@ -39,12 +47,66 @@ class Settings(BaseModel):
                 raise ValueError(f"no file has a name of more than {NAME} bytes; correct the path")
         return value
 
+    def idle(self) -> dict[str, str]:
+        """Return the keys that have no effect beside the values of others, each with the reason.
 
-def refuse_idle(settings: Settings, section: str, keys: Iterable[str], why: str) -> None:
-    """Raise ConfigError if one of these keys, which have no effect here, differs from its default."""
-    for key in keys:
-        if getattr(settings, key) != type(settings).model_fields[key].get_default(call_default_factory=True):
-            raise ConfigError(f"{section}{key} {why}; remove it")
+        It is an error to give one, even with its default value, and they are not written.
+        """
+        return {}
+
+    @model_validator(mode="after")
+    def _none_idle(self) -> Self:
+        if wrong := {key: f"{why}; remove it" for key, why in self.idle().items() if key in self.model_fields_set}:
+            raise refusal(type(self).__name__, wrong)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_idle(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        idle = self.idle()
+        return {key: value for key, value in handler(self).items() if key not in idle}
+
+
+def of_kind(kind: type[S], section: Mapping[str, Any], misplaced: Mapping[str, str]) -> S:
+    """Validate a section as settings of one kind.
+
+    Args:
+        kind: the settings.
+        section: what was given.
+        misplaced: those of its keys that only other kinds have, each with the reason.
+
+    Raises ValidationError with every bad key or value.
+    """
+    rest = {key: value for key, value in section.items() if key not in misplaced}
+    try:
+        made = kind.model_validate(rest)
+    except ValidationError as fault:
+        raise refusal(kind.__name__, misplaced, fault) from None
+    if misplaced:
+        raise refusal(kind.__name__, misplaced)
+    return made
+
+
+def refusal(what: str, wrong: Mapping[str, str], beside: ValidationError | None = None) -> ValidationError:
+    """Return the error that names each misplaced key with a reason, besides the errors of another one."""
+    lines = [_detail("misplaced", why, (key,)) for key, why in wrong.items()]
+    others = beside.errors(include_url=False, include_context=False) if beside else []
+    lines += [_detail(error["type"], error["msg"], error["loc"], error["input"]) for error in others]
+    return ValidationError.from_exception_data(what, lines)
+
+
+def _detail(kind: str, message: str, place: tuple[int | str, ...], given: Any = None) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError(kind, message), loc=place, input=given)
+
+
+def require_name(section: Mapping[str, Any], known: Iterable[str]) -> str:
+    """Return the name that selects a section's settings. Raises PydanticKnownError unless it is a known one."""
+    name = section.get("name")
+    if name is None:
+        raise PydanticKnownError("union_tag_not_found", {"discriminator": "'name'"})
+    if not isinstance(name, str) or name not in known:
+        told = {"discriminator": "'name'", "tag": str(name), "expected_tags": ", ".join(known)}
+        raise PydanticKnownError("union_tag_invalid", told)
+    return name
 
 
 def _leaves(value: Any) -> Iterator[Any]:

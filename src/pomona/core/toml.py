@@ -127,14 +127,14 @@ def _key(place: Sequence[str | int], known: Mapping[str, str]) -> tuple[str, ...
 
 
 def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
-    # A discriminated union adds the chosen name to the path; users know only the section.
-    path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and p in choices.get(error["loc"][0], ()))]
-    key = ".".join(path)
+    key = ".".join(map(str, error["loc"]))
     match error["type"]:
         case "extra_forbidden":
             return f"unknown key {key!r}; {_nearest(key, known)}"
         case "missing":
             return f"{key} must be set"
+        case "misplaced":
+            return f"{key}: {error['msg']}"
         case "union_tag_not_found":
             return f"{key}.name must be set; known: {', '.join(choices.get(key, {}))}"
         case "union_tag_invalid":

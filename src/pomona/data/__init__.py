@@ -10,17 +10,34 @@ from pomona.core.registry import Registry
 from pomona.data import csv_table, image_arrays, targets
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.settings import ClientFiles, DataSettings, Normalisation
+from pomona.data.kinds import OwnReader
+from pomona.data.section import data_settings
+from pomona.data.settings import ClientFiles, DataSettings, EventTimes, Images, Normalisation, TargetKind
 from pomona.data.targets import timed
 from pomona.data.validation import checked, finite
 
-__all__ = ["DATASETS", "ClientFiles", "DataSettings", "Dataset", "Listing", "Owners", "checked", "describe", "read"]
+__all__ = [
+    "DATASETS",
+    "ClientFiles",
+    "DataSettings",
+    "Dataset",
+    "Listing",
+    "Owners",
+    "checked",
+    "data_settings",
+    "describe",
+    "read",
+]
 
 DATASETS = Registry("data set", {name: entry.target for name, entry in CATALOGUE.items()})
 
 
-def read(settings: DataSettings) -> Dataset:
+def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
     """Read the configured data set, resize its images if requested, and validate it.
+
+    Args:
+        settings: of the data.
+        keep_raw: whether a table of numbers keeps its cells in double precision, for features that were agreed.
 
     Raises:
         ConfigError: unknown name, or settings that do not fit the data.
@@ -30,18 +47,30 @@ def read(settings: DataSettings) -> Dataset:
     if not callable(reader):
         raise ConfigError(f"{settings.name} is not a function; give a module:function that takes the data settings")
     dataset = _with_features(_adopted(reader(settings), settings))
-    if settings.targets == "segmentation":
-        dataset = replace(dataset, target_kind=settings.targets, classes=settings.classes or dataset.classes)
-    elif settings.targets != "classes" and dataset.classes:
-        raise ConfigError(f"{dataset.name} has classes; drop data.targets = {settings.targets}")
-    elif settings.targets != "classes":
-        dataset = replace(dataset, labels=settings.classes or dataset.labels, target_kind=settings.targets)
-    resized = image_arrays.resized(checked(dataset), settings.resize, settings.memory_share)
-    seen = _normalised(resized, settings.normalise)
-    return timed(seen, settings) if seen.targets == "survival" else seen
+    if dataset.learn is None and not keep_raw:
+        dataset = replace(dataset, raw=None)
+    dataset = checked(_with_targets(dataset, settings) if isinstance(settings, TargetKind) else dataset)
+    if isinstance(settings, Images):
+        resized = image_arrays.resized(dataset, settings.resize, settings.memory_share)
+        seen = _normalised(resized, settings.normalise)
+    else:
+        seen = _normalised(dataset)
+    return timed(seen, settings) if seen.targets == "survival" and isinstance(settings, EventTimes) else seen
 
 
-def _normalised(dataset: Dataset, asked: str | Normalisation) -> Dataset:
+def _with_targets(dataset: Dataset, settings: TargetKind) -> Dataset:
+    """Return the data with targets of the configured kind. Raises ConfigError if they are classes already."""
+    kind, names = settings.targets, settings.classes
+    if kind == "segmentation":
+        return replace(dataset, target_kind=kind, classes=names or dataset.classes)
+    if kind == "classes":
+        return dataset
+    if dataset.classes:
+        raise ConfigError(f"{dataset.name} has classes; drop data.targets = {kind}")
+    return replace(dataset, labels=names or dataset.labels, target_kind=kind)
+
+
+def _normalised(dataset: Dataset, asked: str | Normalisation = "default") -> Dataset:
     """Apply the configured normalisation, or the reader's own if none is configured.
 
     Tables, and images of more than 8 bits without a normalisation from their reader, learn it here from all rows that
@@ -75,6 +104,7 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
     if isinstance(result, Dataset):
         return result
     name = settings.name
+    assert isinstance(settings, OwnReader), "readers of the package return a Dataset"
     if not (isinstance(result, tuple) and len(result) == 2):
         raise DataError(f"{name} returned {type(result).__name__}; return a Dataset, or arrays (x, y)")
     x, y = (np.asarray(array) for array in result)
@@ -83,6 +113,6 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
     y, classes = targets.from_arrays([(f"{name}: y", y)], settings.targets, settings.classes)
     if x.ndim == 2:
         finite(x, f"{name}: x")
-        return csv_table.in_single(Dataset(name, "table", x, y, classes, len(y)), settings)
+        return csv_table.in_single(Dataset(name, "table", x, y, classes, len(y)), settings.memory_share)
     x = image_arrays.adopted(x, f"{name}: x")
     return Dataset(name, "image", x, y, classes, len(y), *image_arrays.usual(x))

@@ -5,7 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import (
+    BundledImages,
+    BundledTable,
+    ClientCsvTables,
+    CsvTable,
+    CsvTexts,
+    IdxImages,
+    ImageFolder,
+    ImageManifest,
+    NpzArrays,
+    ParquetTable,
+    PublicImages,
+    PublicTexts,
+)
+from pomona.data.settings import DataSettings, OwnPath
 
 
 @dataclass(frozen=True)
@@ -14,7 +28,8 @@ class CatalogueEntry:
 
     Attributes:
         name: the name in settings.
-        target: the reader, ``module:function`` from DataSettings to Dataset.
+        settings: what section data has for it.
+        target: the reader, ``module:function`` from these settings to Dataset.
         kind: image, table or text; "any" if the files decide.
         shape: shape of one input, for display.
         about: content and size, for display.
@@ -24,6 +39,7 @@ class CatalogueEntry:
     """
 
     name: str
+    settings: type[DataSettings]
     target: str
     kind: str
     shape: str
@@ -54,7 +70,7 @@ def _idx(name: str, about: str, source: str, folders: tuple[str, ...], prefix: s
     marker = f"{prefix}train-images-idx3-ubyte"
     places = tuple(f"{folder}{raw}" for folder in folders for raw in ("", "/raw", "/gzip"))
     return CatalogueEntry(
-        name, "pomona.data.idx:read", "image", "28x28x1", about, source, places, (marker, f"{marker}.gz")
+        name, PublicImages, "pomona.data.idx:read", "image", "28x28x1", about, source, places, (marker, f"{marker}.gz")
     )
 
 
@@ -66,22 +82,34 @@ def _emnist(split: str, about: str) -> CatalogueEntry:
 def _medmnist(stem: str, channels: int, about: str) -> CatalogueEntry:
     name, source = f"{stem}mnist", "MedMNIST v2 (Yang et al. 2023), 28 x 28"
     target, places = "pomona.data.medmnist:read", (".", name, "medmnist")
-    return CatalogueEntry(name, target, "image", f"28x28x{channels}", about, source, places, (f"{name}.npz",))
+    return CatalogueEntry(
+        name, PublicImages, target, "image", f"28x28x{channels}", about, source, places, (f"{name}.npz",)
+    )
 
 
 def _cifar(number: int, about: str, markers: tuple[str, ...]) -> CatalogueEntry:
     name, source = f"cifar{number}", f"CIFAR-{number} (Krizhevsky 2009), binary version"
     markers = (f"cifar-{number}-binary.tar.gz", *markers)
     target, places = "pomona.data.cifar:read", (name, f"cifar-{number}", f"cifar_{number}", ".")
-    return CatalogueEntry(name, target, "image", "32x32x3", about, source, places, markers)
+    return CatalogueEntry(name, PublicImages, target, "image", "32x32x3", about, source, places, markers)
 
 
 _ENTRIES = (
     CatalogueEntry(
-        "digits", "pomona.data.sklearn_data:digits", "image", "8x8x1", "handwritten digits, 10 classes, 1,797 rows"
+        "digits",
+        BundledImages,
+        "pomona.data.sklearn_data:digits",
+        "image",
+        "8x8x1",
+        "handwritten digits, 10 classes, 1,797 rows",
     ),
     CatalogueEntry(
-        "breast-cancer", "pomona.data.sklearn_data:breast_cancer", "table", "30", "tumour nuclei, 2 classes, 569 rows"
+        "breast-cancer",
+        BundledTable,
+        "pomona.data.sklearn_data:breast_cancer",
+        "table",
+        "30",
+        "tumour nuclei, 2 classes, 569 rows",
     ),
     _idx(
         "mnist", "digits, 10 classes, 60,000 + 10,000", "MNIST (LeCun, Cortes, Burges), IDX files", ("mnist", "MNIST")
@@ -122,6 +150,7 @@ _ENTRIES = (
     _medmnist("organs", 1, "abdominal CT, sagittal, 11 classes, 16,392 + 8,829"),
     CatalogueEntry(
         "tiny-imagenet",
+        PublicImages,
         "pomona.data.image_folder:tiny_imagenet",
         "image",
         "64x64x3",
@@ -132,6 +161,7 @@ _ENTRIES = (
     ),
     CatalogueEntry(
         "ag-news",
+        PublicTexts,
         "pomona.data.text:ag_news",
         "text",
         "200 tokens",
@@ -141,36 +171,76 @@ _ENTRIES = (
         ("train.csv", "test.csv"),
     ),
     CatalogueEntry(
-        "npz", "pomona.data.npz:read", "any", "any", "own arrays x, y (x_test, y_test) in an .npz; set data.path"
+        "npz",
+        NpzArrays,
+        "pomona.data.npz:read",
+        "any",
+        "any",
+        "own arrays x, y (x_test, y_test) in an .npz; set data.path",
     ),
     CatalogueEntry(
-        "csv", "pomona.data.csv_table:read", "table", "any", "own table as CSV; set data.path, data.label_column"
+        "csv",
+        CsvTable,
+        "pomona.data.csv_table:read",
+        "table",
+        "any",
+        "own table as CSV; set data.path, data.label_column",
     ),
     CatalogueEntry(
-        "parquet", "pomona.data.csv_table:read", "table", "any", "own table as Parquet; set data.path, label_column"
+        "parquet",
+        ParquetTable,
+        "pomona.data.csv_table:read",
+        "table",
+        "any",
+        "own table as Parquet; set data.path, label_column",
     ),
     CatalogueEntry(
-        "csv-text", "pomona.data.text:read", "text", "any", "own texts; set data.path, label_column, text_columns"
+        "csv-text",
+        CsvTexts,
+        "pomona.data.text:read",
+        "text",
+        "any",
+        "own texts; set data.path, label_column, text_columns",
     ),
     CatalogueEntry(
-        "folder", "pomona.data.image_folder:read", "image", "any", "own images, one folder a class; set data.path"
+        "folder",
+        ImageFolder,
+        "pomona.data.image_folder:read",
+        "image",
+        "any",
+        "own images, one folder a class; set data.path",
     ),
     CatalogueEntry(
-        "manifest", "pomona.data.manifest:read", "image", "any", "own images or volumes that a CSV lists; set data.path"
+        "manifest",
+        ImageManifest,
+        "pomona.data.manifest:read",
+        "image",
+        "any",
+        "own images or volumes that a CSV lists; set data.path",
     ),
     CatalogueEntry(
-        "idx", "pomona.data.idx:own", "image", "any", "own images in IDX files named as MNIST's; set data.path"
+        "idx",
+        IdxImages,
+        "pomona.data.idx:own",
+        "image",
+        "any",
+        "own images in IDX files named as MNIST's; set data.path",
     ),
     CatalogueEntry(
-        "clients", "pomona.data.client_files:read", "any", "any", "own files of each client; set data.clients"
+        "clients",
+        ClientCsvTables,
+        "pomona.data.client_files:read",
+        "any",
+        "any",
+        "own files of each client; set data.clients",
     ),
 )
 CATALOGUE = {entry.name: entry for entry in _ENTRIES}
 
 
-def data_dir(settings: DataSettings) -> Path | None:
+def data_dir(setting: Path | None = None) -> Path | None:
     """Return the data folder: the setting, else the environment variable, else None."""
-    named = settings.dir or os.environ.get("POMONA_DATA")
+    named = setting or os.environ.get("POMONA_DATA")
     return Path(named).expanduser() if named else None
 
 
@@ -179,13 +249,13 @@ def _found(entry: CatalogueEntry, roots: list[Path]) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def locate(settings: DataSettings) -> Path:
+def locate(settings: PublicImages | PublicTexts) -> Path:
     """Return the file that identifies a catalogued data set, below ``path`` if set, else below the data folder.
 
     Raises:
         DataError: it is missing; the message names the places searched and the download.
     """
-    entry, base = CATALOGUE[settings.name], data_dir(settings)
+    entry, base = CATALOGUE[settings.name], data_dir(settings.dir)
     if settings.path is not None and settings.path.expanduser().is_file():
         return settings.path.expanduser()
     if settings.path is None and base is None:
@@ -203,19 +273,19 @@ def locate(settings: DataSettings) -> Path:
     return found
 
 
-def own_path(settings: DataSettings) -> Path:
+def own_path(settings: OwnPath) -> Path:
     """Return the path of own data. Raises ConfigError if it is not set, DataError if it does not exist."""
     if settings.path is None:
-        raise ConfigError(f"data {settings.name!r} needs a file or folder: set data.path")
+        raise ConfigError("own data need a file or folder: set data.path")
     path = settings.path.expanduser()
     if not path.exists():
         raise DataError(f"{path} does not exist; correct data.path")
     return path
 
 
-def describe(settings: DataSettings | None = None) -> tuple[Listing, ...]:
-    """Describe each data set without reading it: content, and whether its files are present."""
-    base = data_dir(settings or DataSettings())
+def describe(folder: Path | None = None) -> tuple[Listing, ...]:
+    """Describe each data set without reading it: content, and whether its files are present in the data folder."""
+    base = data_dir(folder)
     return tuple(_listing(entry, base) for entry in _ENTRIES)
 
 

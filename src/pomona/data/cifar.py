@@ -21,7 +21,7 @@ from pomona.data import image_arrays, npz, targets
 from pomona.data.array_file import StoredArray, file, opened, reading
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import PublicImages
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
@@ -47,7 +47,7 @@ _BINARY = {
 }
 
 
-def read(settings: DataSettings) -> Dataset:
+def read(settings: PublicImages) -> Dataset:
     """Read CIFAR-10, or CIFAR-100 with fine labels; the name is marked if the file is not the full official data."""
     found = locate(settings)
     if found.suffix == ".npz":
@@ -55,7 +55,7 @@ def read(settings: DataSettings) -> Dataset:
     return _binary(found, settings)
 
 
-def _binary(found: Path, settings: DataSettings) -> Dataset:
+def _binary(found: Path, settings: PublicImages) -> Dataset:
     files, n_labels = _BINARY[settings.name]
     record = np.dtype([("labels", "u1", (n_labels,)), ("planes", "u1", (3, SIDE, SIDE))])
     packed = found.name.endswith(".tar.gz")
@@ -105,7 +105,7 @@ def _records(where: str, size: int, record: np.dtype[Any], source: Any) -> Store
     return StoredArray(where, (rows,), record, source)
 
 
-def _compact(path: Path, settings: DataSettings) -> Dataset:
+def _compact(path: Path, settings: PublicImages) -> Dataset:
     residuals = [npz.stored(path, f"x_{part}_res") for part in ("train", "test")]
     labels = [npz.stored(path, f"y_{part}") for part in ("train", "test")]
     for part, y in zip(residuals, labels, strict=True):

@@ -1,6 +1,6 @@
 """Data given as separate files per client; the files define the partition and the split."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,28 +11,36 @@ from pomona.core.splits import SPLITS
 from pomona.data import csv_columns, csv_table, npz, parquet, site_comparison, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
+from pomona.data.kinds import (
+    Arrays,
+    ClientArrays,
+    ClientCsvTables,
+    ClientCsvTexts,
+    ClientParquetTables,
+    ClientParquetTexts,
+    Texts,
+)
 from pomona.data.problem_report import refuse
-from pomona.data.settings import DataSettings
 
 TABLES = {".csv", ".data", ".tsv", ".txt"}
-Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int, ...]]]
 
 
-def read(settings: DataSettings) -> Dataset:
+ClientData = ClientCsvTables | ClientParquetTables | ClientCsvTexts | ClientParquetTexts | ClientArrays
+
+
+def read(settings: ClientData) -> Dataset:
     """Read the files of ``data.clients``: all training rows, then all validation rows, then all test rows.
 
     Normalisation and vocabulary are learned from the training rows of all clients.
 
     Raises:
-        ConfigError: no clients, files of different types, or a client column in addition to the files.
+        ConfigError: no clients, or files of different types.
         DataError: a file is missing or damaged.
     """
     if not settings.clients:
         raise ConfigError(
             "data 'clients' needs files: add a section data.clients with a name and a train file for each"
         )
-    if settings.client_column is not None:
-        raise ConfigError("data.clients and data.client_column both say who owns a row; keep one")
     parts = [
         (client, role, path.expanduser())
         for role, part in enumerate(SPLITS)
@@ -41,7 +49,7 @@ def read(settings: DataSettings) -> Dataset:
     ]
     paths = [path for _, _, path in parts]
     refuse("data.clients", _shared(parts, [client.name for client in settings.clients]))
-    dataset, counts = _reader(paths, settings)(paths, len(settings.clients), settings)
+    dataset, counts = _joined(paths, settings)
     client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
     role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
     owners = Owners(tuple(csv_columns.plain(files.name) for files in settings.clients), client, role)
@@ -50,15 +58,19 @@ def read(settings: DataSettings) -> Dataset:
     return replace(owned, notes=(*owned.notes, *notes))
 
 
-def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
+def _joined(paths: Sequence[Path], settings: ClientData) -> tuple[Dataset, tuple[int, ...]]:
+    """Read all files as one data set; also return their row counts."""
     refuse("data.clients", [problem for path in paths if (problem := _fault(path))])
-    kinds = {path.suffix.lower() for path in paths}
-    if kinds == {".npz"}:
-        return npz.read_parts
-    if kinds <= TABLES or kinds == {parquet.SUFFIX}:
-        return text.read_parts if settings.text_columns else csv_table.read_parts
-    named = ", ".join(sorted(kind or "no suffix" for kind in kinds))
-    raise ConfigError(f"the files of data.clients end in {named}; give all as .npz, .parquet, or CSV")
+    suffixes = {path.suffix.lower() for path in paths}
+    if suffixes not in ({".npz"}, {parquet.SUFFIX}) and not suffixes <= TABLES:
+        named = ", ".join(sorted(suffix or "no suffix" for suffix in suffixes))
+        raise ConfigError(f"the files of data.clients end in {named}; give all as .npz, .parquet, or CSV")
+    training = len(settings.clients)
+    if isinstance(settings, Arrays):
+        return npz.read_parts(paths, training, settings)
+    if isinstance(settings, Texts):
+        return text.read_parts(paths, training, settings)
+    return csv_table.read_parts(paths, training, settings)
 
 
 def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> list[str]:

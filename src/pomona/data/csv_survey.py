@@ -12,13 +12,13 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, parquet, targets
 from pomona.data.csv_records import CsvRecord, column, heading, place, rows, separator
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
+from pomona.data.kinds import ColumnData
 from pomona.data.problem_report import listed
-from pomona.data.settings import CsvForm, DataSettings
+from pomona.data.settings import CsvForm, CsvHeading, DataSettings, Features, csv_form
 
 MOST_SUBGROUPS = 50  # maximum number of subgroups; a column with more values is an identifier
 MISSING = "(missing)"
 _IDENTIFIER = re.compile(r"(^|_|\b)(id|pid|mrn|patient|subject|person|case)(_?(id|no|nr|number))?$", re.IGNORECASE)
-PURPOSES = ("client_column", "group_column", "time_column", "subgroup_column")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CsvSurvey:
         columns: names of the columns, or their numbers as text.
         known: whether these are names, from a header or from the settings.
         label: indices of the label columns.
-        places: indices of other columns with a purpose, by the setting that names them (``PURPOSES``).
+        places: indices of other columns with a purpose, by the setting that names them.
         dropped: indices of the columns that are dropped.
         orders: position of each column in each file.
         blank: whether a label cell means that the row is unlabelled; ``data.unlabelled`` decides whether to drop it.
@@ -86,7 +86,7 @@ class CsvSurvey:
         path = self.paths[int(np.searchsorted(past, row, side="right"))]
         return place(path, self.lines[row], len(self.paths) > 1)
 
-    def targets(self, settings: DataSettings) -> tuple[targets.Answer, list[str]]:
+    def targets(self, settings: ColumnData) -> tuple[targets.Answer, list[str]]:
         """Return the targets of all rows, and the problems with them; see ``targets.from_cells``."""
         cells = [self.cells[i] for i in self.label]
         return targets.from_cells(cells, [self.columns[i] for i in self.label], settings, self.where)
@@ -191,7 +191,7 @@ class CsvSurvey:
         return self.named(told, inputs)
 
 
-def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
+def survey(paths: Sequence[Path], settings: ColumnData) -> CsvSurvey:
     """Read the labels and owners of all files, and check that their columns match.
 
     Raises:
@@ -201,34 +201,21 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
     """
     label = _label_columns(paths[0], settings)
     header = _header(paths[0], settings)
-    form = settings.form
-    columns = settings.columns or heading(paths[0], form, header)
-    if settings.columns:
-        _named_by_hand(paths, settings, header)
+    form, named = csv_form(settings), _names(settings)
+    if named:
+        _named_by_hand(paths, named, form, header)
+    columns = named or heading(paths[0], form, header)
     key = "label_columns" if settings.label_columns else "label_column"
     labels_at = tuple(column(c, columns, key, paths[0]) for c in label)
-    asked = {key: getattr(settings, key) for key in PURPOSES}
-    places = {key: column(c, columns, key, paths[0]) for key, c in asked.items() if c is not None}
-    dropped = tuple(column(c, columns, "drop_columns", paths[0]) for c in settings.drop_columns)
-    for i in dropped:
-        if i in {*labels_at, places.get("client_column")}:
-            raise ConfigError(
-                f"data.drop_columns: column {columns[i]} of {paths[0]} is the label or the client; keep it"
-            )
-    dated = {column(c, columns, "dates", paths[0]) for c in settings.dates}
-    hidden = {places[key] for key in ("time_column",) if key in places} - dated
-    wanted = {column(c, columns, "keep_columns", paths[0]) for c in settings.keep_columns}
-    if twice := next((columns[i] for i in dropped if i in wanted), None):
-        raise ConfigError(f"column {twice} of {paths[0]} is in data.keep_columns and in data.drop_columns; keep one")
-    others = {i for i in range(len(columns)) if i not in {*wanted, *labels_at, *places.values()}} if wanted else set()
-    dropped = tuple(dict.fromkeys((*dropped, *sorted(others))))
+    places = {key: column(c, columns, key, paths[0]) for key, c in settings.purposes.items()}
+    dropped, hidden = _left_out(settings, columns, labels_at, places, paths[0])
     kept: dict[int, list[str]] = {i: [] for i in (*labels_at, *places.values())}
     marks = {i: set[str]() for i in range(len(columns)) if i in dropped or _IDENTIFIER.search(columns[i])}
     wordy = {i: not _IDENTIFIER.search(columns[i]) for i in marks}
     lines: list[int] = []
     counts, without = [], 0
     blank = targets.unlabelled(settings) if settings.unlabelled == "drop" else _labelled
-    orders = [_order(path, settings.columns or heading(path, form, header), paths[0], columns) for path in paths]
+    orders = [_order(path, named or heading(path, form, header), paths[0], columns) for path in paths]
     for path, order in zip(paths, orders, strict=True):
         start = len(lines)
         for record in _ordered(path, form, header, order):
@@ -243,7 +230,7 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
         counts.append(len(lines) - start)
     if without and not lines:
         raise DataError(f"{paths[0]}: none of {without} rows has a label; is data.label_column the right one?")
-    known = header or bool(settings.columns)
+    known = header or bool(named)
     return CsvSurvey(
         paths=tuple(paths),
         form=form,
@@ -263,36 +250,62 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
     )
 
 
+def _left_out(
+    settings: DataSettings, columns: Sequence[str], labels: Sequence[int], places: Mapping[str, int], path: Path
+) -> tuple[tuple[int, ...], set[int]]:
+    """Return the columns that are dropped, and those that are no features because they are times."""
+    if not isinstance(settings, Features):
+        return (), {places[key] for key in ("time_column",) if key in places}
+    dropped = tuple(column(c, columns, "drop_columns", path) for c in settings.drop_columns)
+    for i in dropped:
+        if i in {*labels, places.get("client_column")}:
+            raise ConfigError(f"data.drop_columns: column {columns[i]} of {path} is the label or the client; keep it")
+    dated = {column(c, columns, "dates", path) for c in settings.dates}
+    hidden = {places[key] for key in ("time_column",) if key in places} - dated
+    wanted = {column(c, columns, "keep_columns", path) for c in settings.keep_columns}
+    if twice := next((columns[i] for i in dropped if i in wanted), None):
+        raise ConfigError(f"column {twice} of {path} is in data.keep_columns and in data.drop_columns; keep one")
+    others = {i for i in range(len(columns)) if i not in {*wanted, *labels, *places.values()}} if wanted else set()
+    return tuple(dict.fromkeys((*dropped, *sorted(others)))), hidden
+
+
 def _are_names(values: set[str]) -> bool:
     """Return whether the cells are neither numbers nor dates."""
     return all(np.isnan(csv_columns.number(cell)) and np.isnan(csv_columns.days(cell)) for cell in values)
 
 
-def _header(path: Path, settings: DataSettings) -> bool:
+def _header(path: Path, settings: ColumnData) -> bool:
     """Return whether a file's first line names its columns: as set, else if any column is given by name."""
     if parquet.is_parquet(path):
         return True
-    if settings.header is not None or settings.columns:
-        return bool(settings.header)
-    listed = () if isinstance(settings.categories, str) else settings.categories
-    given = (*_label_columns(path, settings), *settings.text_columns, *settings.drop_columns, *settings.dates, *listed)
-    given = (*given, *settings.keep_columns)
-    return any(isinstance(c, str) for c in (*given, *(getattr(settings, key) for key in PURPOSES)))
+    said = _said_of_header(settings)
+    return any(isinstance(c, str) for c in settings.mentioned) if said is None else said
 
 
-def _named_by_hand(paths: Sequence[Path], settings: DataSettings, header: bool) -> None:
+def _said_of_header(settings: DataSettings) -> bool | None:
+    """Return whether the settings say that there is a header; None if they leave it open."""
+    if not isinstance(settings, CsvHeading) or (settings.header is None and not settings.columns):
+        return None
+    return bool(settings.header)
+
+
+def _names(settings: DataSettings) -> tuple[str, ...]:
+    """Return the names that the settings give to columns."""
+    return settings.columns if isinstance(settings, CsvHeading) else ()
+
+
+def _named_by_hand(paths: Sequence[Path], names: tuple[str, ...], form: CsvForm, header: bool) -> None:
     """Raise ConfigError unless data.columns names each column of files without a header exactly once."""
-    names = settings.columns
     if header:
         raise ConfigError(f"data.columns names columns that {paths[0]} names itself; drop data.columns")
     if twice := next((name for name in names if names.count(name) > 1 or not name), None):
         raise ConfigError(f"data.columns names {twice!r} twice; name each column once")
     for path in paths:
-        if len(columns := heading(path, settings.form, False)) != len(names):
+        if len(columns := heading(path, form, False)) != len(names):
             raise ConfigError(f"data.columns has {len(names)} names, {path} {len(columns)} columns; name each once")
 
 
-def _label_columns(path: Path, settings: DataSettings) -> tuple[str | int, ...]:
+def _label_columns(path: Path, settings: ColumnData) -> tuple[str | int, ...]:
     if settings.label_column is not None and settings.label_columns:
         raise ConfigError("data.label_column and data.label_columns both say where labels are; keep one")
     if settings.label_columns and settings.targets == "classes":
@@ -300,11 +313,9 @@ def _label_columns(path: Path, settings: DataSettings) -> tuple[str | int, ...]:
             "data.label_columns are several flags or targets a row: set data.targets = multilabel or regression; "
             "one class a row is data.label_column"
         )
-    if settings.label_column is not None:
-        return (settings.label_column,)
-    if not settings.label_columns:
+    if not settings.labels:
         raise ConfigError(f"{path} needs a label: set data.label_column to a column's name or number")
-    return settings.label_columns
+    return settings.labels
 
 
 def _labelled(_: str) -> bool:

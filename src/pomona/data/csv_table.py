@@ -14,9 +14,10 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, csv_records, csv_survey, parquet, site_comparison, table_cells, table_features
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
+from pomona.data.kinds import CsvTable, ParquetTable, Table
 from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, TableColumn
 from pomona.data.problem_report import listed, refuse
-from pomona.data.settings import DataSettings
+from pomona.data.settings import DataSettings, Features
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
@@ -54,13 +55,13 @@ def standardised(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
     return replace(dataset, shift=shift, scale=scale, learn=standardised)
 
 
-def read(settings: DataSettings) -> Dataset:
+def read(settings: CsvTable | ParquetTable) -> Dataset:
     """Read an own table: a file, or a folder with train and optionally test; all other columns are features."""
-    suffix = parquet.SUFFIX if settings.name == "parquet" else ".csv"
+    suffix = ".csv" if isinstance(settings, CsvTable) else parquet.SUFFIX
     return read_parts(csv_records.parts(own_path(settings), suffix), 1, settings)[0]
 
 
-def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
+def read_parts(paths: Sequence[Path], training: int, settings: Table) -> tuple[Dataset, tuple[int, ...]]:
     """Read several tables, the first ``training`` of them for training; returns the data and their row counts.
 
     Raises:
@@ -85,31 +86,30 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     dataset = replace(dataset, notes=(*dataset.notes, *notes, *site_comparison.notes(dataset)))
     layout = () if survey.header else survey.columns
     if not _prepares(settings):
-        return in_single(dataset, settings, layout), survey.counts
+        return in_single(dataset, settings.memory_share, layout), survey.counts
     by_client, share = settings.fit == "client", settings.memory_share
     learn = partial(learnt, share=settings.category_share, by_client=by_client, memory_share=share)
     return replace(dataset, raw=replace(raw, layout=layout), learn=learn), survey.counts
 
 
-def in_single(dataset: Dataset, settings: DataSettings, layout: tuple[str, ...] = ()) -> Dataset:
+def in_single(dataset: Dataset, memory_share: float, layout: tuple[str, ...] = ()) -> Dataset:
     """Convert a numeric table x (N, F) of any dtype to float32.
 
-    Raw cells are kept if float32 would lose their differences, or if an agreement applies to them.
+    Raw cells stay beside it; features are learned from them if float32 would lose their differences.
     """
     if np.can_cast(dataset.x.dtype, np.float32):
         return replace(dataset, x=dataset.x.astype(np.float32, copy=False))
     names = dataset.columns or tuple(map(str, range(dataset.x.shape[1])))
     raw = RawTable(tuple(TableColumn(name=name) for name in names), dataset.x, ((),) * len(names), layout)
     moved = any(table_features.offset(column) for column in dataset.x[: dataset.n_train].T)
-    share = settings.memory_share
     if moved:
-        return replace(dataset, raw=raw, learn=partial(learnt, share=0.0, by_client=False, memory_share=share))
-    x = allocate(dataset.x.shape, np.float32, share)
+        return replace(dataset, raw=raw, learn=partial(learnt, share=0.0, by_client=False, memory_share=memory_share))
+    x = allocate(dataset.x.shape, np.float32, memory_share)
     x[...] = dataset.x
-    return replace(dataset, x=x, raw=raw if settings.missing != "refuse" else None)
+    return replace(dataset, x=x, raw=raw)
 
 
-def _prepares(settings: DataSettings) -> bool:
+def _prepares(settings: Table) -> bool:
     """Return whether the settings require more than plain numeric columns."""
     refused = settings.missing == settings.censored == settings.categories == "refuse"
     return not refused or bool(settings.dates) or settings.fit == "client"
@@ -157,16 +157,22 @@ def _by_owner(
     return tuple(each)
 
 
+def needs_raw(by: Preprocessing) -> bool:
+    """Return whether agreed features are made from cells in double precision, or from gaps."""
+    return any(column.fill is not None for column in by.columns) or any(by.offsets)
+
+
 def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
-    """Return the settings for reading a table whose columns become features as agreed."""
+    """Return the settings for reading a table whose columns become features as agreed, if its columns have settings."""
+    if not isinstance(settings, Features):
+        return settings
     marked = {column.name: column.missing for column in by.columns if column.missing}
     listed = {kind: tuple(c.name for c in by.columns if c.kind == kind) for kind in ("category", "date")}
-    filled = any(column.fill is not None for column in by.columns)
     return settings.model_copy(
         update={
             "categories": listed["category"],
             "dates": listed["date"],
-            "missing": "median" if filled or any(by.offsets) else "refuse",  # so that raw cells are kept
+            "missing": "median" if needs_raw(by) else "refuse",
             "missing_values": marked,
             "censored": "limit" if any(column.censored for column in by.columns) else settings.censored,
             "category_share": 0.0,

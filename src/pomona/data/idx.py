@@ -17,7 +17,7 @@ from pomona.data import image_arrays, targets
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, is_gzip, opened, paired, promised, reading
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import IdxImages, PublicImages
 from pomona.data.validation import blocks
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -69,7 +69,7 @@ def _body(path: Path, start: int) -> Iterator[IO[bytes]]:
         yield stream
 
 
-def read(settings: DataSettings) -> Dataset:
+def read(settings: PublicImages) -> Dataset:
     """Read MNIST, Fashion-MNIST or an EMNIST split from the official files.
 
     EMNIST's images are stored transposed and are rotated upright; its letter labels start at 1 there and at 0 here.
@@ -84,7 +84,7 @@ def read(settings: DataSettings) -> Dataset:
     return dataset
 
 
-def own(settings: DataSettings) -> Dataset:
+def own(settings: IdxImages) -> Dataset:
     """Read own IDX files from a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, optional test set (t10k-)."""
     path = own_path(settings)
     images = path if path.is_file() else _first(path, "*train-images-idx[34]-ubyte*")
@@ -120,7 +120,7 @@ def _pair(images: Path) -> tuple[StoredArray, StoredArray]:
 def _dataset(
     name: str,
     parts: list[tuple[StoredArray, StoredArray]],
-    settings: DataSettings,
+    settings: IdxImages | PublicImages,
     classes: tuple[str, ...],
     shift: int,
 ) -> Dataset:

@@ -12,10 +12,10 @@ from pomona.data.array_file import file, reading
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.image_folder_survey import Labelled
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import ImageFolder, PublicImages
 
 
-def read(settings: DataSettings) -> Dataset:
+def read(settings: ImageFolder) -> Dataset:
     """Read own images: one folder per class, optionally inside train/ with test/ or val/ beside it.
 
     If both test/ and val/ exist, validation images become training images. All images must have the same size unless
@@ -31,12 +31,12 @@ def read(settings: DataSettings) -> Dataset:
     return _dataset(str(root), found.training, found.testing, found.classes, settings, found.problems, found.notes)
 
 
-def tiny_imagenet(settings: DataSettings) -> Dataset:
+def tiny_imagenet(settings: PublicImages) -> Dataset:
     """Read Tiny-ImageNet-200: training images by class folder, the annotated validation images for testing."""
     return _tiny(locate(settings).parent.parent, "tiny-imagenet", settings)
 
 
-def _tiny(root: Path, name: str, settings: DataSettings) -> Dataset:
+def _tiny(root: Path, name: str, settings: ImageFolder | PublicImages) -> Dataset:
     classes = tuple(folder.name for folder in image_folder_survey.folders(root / "train"))
     notes = root / "val" / "val_annotations.txt"
     index = {label: i for i, label in enumerate(classes)}
@@ -58,7 +58,7 @@ def _dataset(
     training: Labelled,
     testing: Labelled,
     classes: tuple[str, ...],
-    settings: DataSettings,
+    settings: ImageFolder | PublicImages,
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Dataset:

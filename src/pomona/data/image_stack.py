@@ -17,8 +17,9 @@ from pomona.core.errors import DataError
 from pomona.data import dicom, dicom_series, image_decoding, nifti, tiff
 from pomona.data.image_arrays import sample_type
 from pomona.data.image_file import ImageFile, Size, plain
+from pomona.data.kinds import ImageFolder, ImageManifest, PublicImages
 from pomona.data.problem_report import MOST, listed, refuse
-from pomona.data.settings import DataSettings
+from pomona.data.settings import ImageFiles
 from pomona.storage.mapped_array import allocate
 
 S = TypeVar("S")
@@ -76,7 +77,11 @@ class Stack:
 
 
 def stacked(
-    name: str, paths: Sequence[Path], settings: DataSettings, problems: Sequence[str] = (), unread: Sequence[str] = ()
+    name: str,
+    paths: Sequence[Path],
+    settings: ImageFolder | ImageManifest | PublicImages,
+    problems: Sequence[str] = (),
+    unread: Sequence[str] = (),
 ) -> Stack:
     """Decode all files into one array, skipping unreadable ones if ``data.skip_bad`` is set.
 
@@ -91,9 +96,10 @@ def stacked(
         DataError: these problems and those of every file; or sizes, channels or dtypes that do not match.
         ConfigError: a package is missing.
     """
+    window, skip_bad = (settings.window, settings.skip_bad) if isinstance(settings, ImageFiles) else (None, False)
     bad, count = list(unread), len(paths) + len(unread)
     forms = list(each(range(len(paths)), lambda k: opened(paths[k]), bad))
-    faults = [*problems, *([] if settings.skip_bad else bad)]
+    faults = [*problems, *([] if skip_bad else bad)]
     if not forms and not faults:
         faults = [f"none of {count} files can be read: {bad[0]}" if bad else "there are no images"]
     side = settings.resize
@@ -101,19 +107,19 @@ def stacked(
     faults += _sizes(files, bool(side)) + _dtypes(files)
     channels = max((file.shape[-1] for file in files), default=1)
     if faults:  # other problems are found on decoding
-        for _ in each(files, lambda file: file.decoded(file.shape[-1], window=settings.window), faults):
+        for _ in each(files, lambda file: file.decoded(file.shape[-1], window=window), faults):
             pass
         refuse(name, faults)
     flat = len(files[0].shape) == 3
     size = (side, side) if side and flat else None
     spatial = (size[1], size[0]) if size else files[0].shape[:-1]
-    dtype = sample_type(file.dtype_in(settings.window) for file in files)
+    dtype = sample_type(file.dtype_in(window) for file in files)
     x = allocate((len(files), *spatial, channels), dtype, settings.memory_share)
     kept: list[int] = []
-    for (k, _), image in each(forms, lambda form: form[1].decoded(channels, size, settings.window), bad):
+    for (k, _), image in each(forms, lambda form: form[1].decoded(channels, size, window), bad):
         x[len(kept)] = image
         kept.append(k)
-    if not settings.skip_bad or not kept:
+    if not skip_bad or not kept:
         refuse(name, bad)
     notes = (*skipped(name, bad, count), *_spacings(files), *_padded(files))
     return Stack(x[: len(kept)], np.array(kept, np.int64), notes)

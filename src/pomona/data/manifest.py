@@ -16,8 +16,9 @@ from pomona.data import csv_columns, csv_records, image_arrays, image_stack, mas
 from pomona.data.array_file import file
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
+from pomona.data.kinds import ImageManifest
 from pomona.data.problem_report import refuse
-from pomona.data.settings import CsvForm, DataSettings
+from pomona.data.settings import CsvForm
 from pomona.storage.mapped_array import allocate
 
 COLUMNS = ("path", "label", "mask", "client", "split", "group")
@@ -41,7 +42,7 @@ class ManifestRows:
         return f"line {self.lines[row]}"
 
 
-def read(settings: DataSettings) -> Dataset:
+def read(settings: ImageManifest) -> Dataset:
     """Read own images or volumes listed in a CSV file: ``path``, ``label`` or ``mask``; optional client, split, group.
 
     Paths are relative to the file's folder and must stay inside it. ``split`` is train, validation or test; rows of one
@@ -109,7 +110,7 @@ def _cell(column: str, cell: str) -> str:
     return csv_columns.plain(cell) if column in {"client", "group"} else cell.strip()
 
 
-def _require(found: ManifestRows, settings: DataSettings, masks: bool) -> None:
+def _require(found: ManifestRows, settings: ImageManifest, masks: bool) -> None:
     """Raise ConfigError or DataError unless the columns required by the settings exist."""
     if settings.targets == "survival":
         raise ConfigError("data.targets = 'survival' is for tables; a manifest has one label for each image, or a mask")
@@ -175,14 +176,14 @@ def _torn(found: ManifestRows) -> list[str]:
     return lines
 
 
-def _labels(found: ManifestRows, settings: DataSettings, masks: bool) -> tuple[targets.Answer, list[str]]:
+def _labels(found: ManifestRows, settings: ImageManifest, masks: bool) -> tuple[targets.Answer, list[str]]:
     if masks:
         return (np.zeros(0, np.uint8), settings.classes), []
     return targets.from_cells([found.cells["label"]], ["label"], settings, found.where)
 
 
 def _masks(
-    images: Sequence[Path], masks: Sequence[Path], settings: DataSettings
+    images: Sequence[Path], masks: Sequence[Path], settings: ImageManifest
 ) -> tuple[NDArray[Any], NDArray[np.int64], list[str]]:
     """Return masks of images (n, *spatial) uint8, the indices of the images that have one, and problems."""
     side, bad = settings.resize, list[str]()

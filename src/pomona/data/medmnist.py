@@ -4,7 +4,7 @@ from pomona.core.targets import Targets
 from pomona.data import image_arrays, npz, targets
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import PublicImages
 
 _ORGANS = (
     *("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right"),
@@ -40,7 +40,7 @@ CLASSES = {
 }
 
 
-def read(settings: DataSettings) -> Dataset:
+def read(settings: PublicImages) -> Dataset:
     """Read a 2-D set of the collection; chestmnist has 14 flags per row instead of a class."""
     name, path = settings.name, locate(settings)
     parts = [npz.pair(path, (f"{part}_images", f"{part}_labels")) for part in ("train", "val", "test")]

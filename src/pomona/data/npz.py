@@ -25,7 +25,7 @@ from pomona.data import csv_table, image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import Arrays, NpzArrays
 
 Pair = tuple[StoredArray, StoredArray]
 Index = Mapping[str, zipfile.ZipInfo]
@@ -116,7 +116,7 @@ def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
     return paired(stored(path, x), stored(path, y))
 
 
-def read(settings: DataSettings) -> Dataset:
+def read(settings: NpzArrays) -> Dataset:
     """Read own data: x and y (or x_train, y_train), optional x_test, y_test and names ``classes``, in one archive.
 
     x is (N, H, W) or (N, H, W, C) for images, (N, D, H, W, C) for volumes, (N, F) numbers for a table. ``client`` (N,)
@@ -162,14 +162,14 @@ def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) 
     return found
 
 
-def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
+def read_parts(paths: Sequence[Path], training: int, settings: Arrays) -> tuple[Dataset, tuple[int, ...]]:
     """Read archives with x and y, the first ``training`` of them for training; returns the data and row counts."""
     parts = [pair(path, *_TRAINING) for path in paths]
     dataset, counts = _dataset(str(paths[0].parent), parts, training, settings, _classes(paths[0], settings))
     return replace(dataset, groups=_groups([(path, "") for path in paths], counts)), counts
 
 
-def _classes(path: Path, settings: DataSettings) -> tuple[str, ...]:
+def _classes(path: Path, settings: Arrays) -> tuple[str, ...]:
     """Return the class names from the settings, else from the archive, else none."""
     if settings.classes or settings.targets not in NAMED or "classes" not in names(path):
         return settings.classes
@@ -177,14 +177,14 @@ def _classes(path: Path, settings: DataSettings) -> tuple[str, ...]:
 
 
 def _dataset(
-    name: str, parts: Sequence[Pair], training: int, settings: DataSettings, classes: tuple[str, ...]
+    name: str, parts: Sequence[Pair], training: int, settings: Arrays, classes: tuple[str, ...]
 ) -> tuple[Dataset, tuple[int, ...]]:
     inputs, counts = [x for x, _ in parts], tuple(len(x) for x, _ in parts)
     n_train = sum(counts[:training])
     targeted, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], settings.targets, classes)
     if len(inputs[0].shape) == 2:
         x = rows(inputs, settings.memory_share)
-        return csv_table.in_single(Dataset(name, "table", x, targeted, classes, n_train), settings), counts
+        return csv_table.in_single(Dataset(name, "table", x, targeted, classes, n_train), settings.memory_share), counts
     x = image_arrays.gathered(inputs, settings.memory_share)
     return Dataset(name, "image", x, targeted, classes, n_train, *image_arrays.usual(x)), counts
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from pomona.data import image_arrays
 from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import BundledImages, BundledTable
 
 
-def digits(settings: DataSettings) -> Dataset:
+def digits(settings: BundledImages) -> Dataset:
     """Load handwritten digits (1797, 8, 8, 1), scaled from 0..16 to 0..255."""
     source = _digits()
     x = np.rint(source.images * (255 / 16)).astype(np.uint8)[..., None]
@@ -28,7 +28,7 @@ def _digits() -> Any:
     return load_digits()
 
 
-def breast_cancer(settings: DataSettings) -> Dataset:
+def breast_cancer(settings: BundledTable) -> Dataset:
     """Load Breast Cancer Wisconsin, diagnostic (569, 30)."""
     from sklearn.datasets import load_breast_cancer
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, csv_records, csv_survey
 from pomona.data.csv_columns import Strays
+from pomona.data.kinds import Table
 from pomona.data.preprocessing import RawTable, TableColumn
-from pomona.data.settings import DataSettings, as_column
+from pomona.data.settings import Features, as_column
 from pomona.storage.mapped_array import allocate
 
 AT_ONCE = 1 << 15  # cells as text
@@ -151,7 +152,7 @@ def problem(strays: Strays, rows: int, most: int) -> str:
     )
 
 
-def features(survey: csv_survey.CsvSurvey, settings: DataSettings) -> tuple[RawTable, list[Strays]]:
+def features(survey: csv_survey.CsvSurvey, settings: Table) -> tuple[RawTable, list[Strays]]:
     """Read the feature columns as configured; returns the same as ``read``.
 
     If the settings allow it, columns with mostly non-numeric cells are read again as categories.
@@ -175,7 +176,7 @@ def features(survey: csv_survey.CsvSurvey, settings: DataSettings) -> tuple[RawT
     return replace(raw, columns=tuple(columns), values=tuple(values), bounds=tuple(bounds)), strays
 
 
-def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableColumn]:
+def planned(survey: csv_survey.CsvSurvey, settings: Table) -> list[TableColumn]:
     """Return how to read each feature column, from the settings.
 
     Raises:
@@ -204,7 +205,7 @@ def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableC
     return plan
 
 
-def _column(name: str, kind: str, missing: tuple[str, ...], settings: DataSettings) -> TableColumn:
+def _column(name: str, kind: str, missing: tuple[str, ...], settings: Features) -> TableColumn:
     """Return a column before training rows are known; the fill only states that there will be one."""
     fill = None if settings.missing == "refuse" else "" if kind == "category" else 0.0
     censored = kind == "number" and settings.censored == "limit"

@@ -15,13 +15,14 @@ from pomona.core.targets import Targets
 from pomona.data import validation
 from pomona.data.csv_columns import Strays, is_gap, is_missing, number, plain, short
 from pomona.data.dataset import Dataset, Learn
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import ColumnData, ImageManifest
+from pomona.data.settings import DataSettings, EventTimes, Features
 
 MOST_DIGITS = 18  # of a class name that may be a number
 Answer = tuple[NDArray[np.generic], tuple[str, ...]]
 
 
-def timed(dataset: Dataset, settings: DataSettings) -> Dataset:
+def timed(dataset: Dataset, settings: EventTimes) -> Dataset:
     """Return survival data with the configured intervals, or ones to be learned from the training rows.
 
     Raises ConfigError for names of targets.
@@ -116,7 +117,10 @@ def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
 
 
 def from_cells(
-    columns: Sequence[Sequence[str]], headings: Sequence[str], settings: DataSettings, where: Callable[[int], str]
+    columns: Sequence[Sequence[str]],
+    headings: Sequence[str],
+    settings: ColumnData | ImageManifest,
+    where: Callable[[int], str],
 ) -> tuple[Answer, list[str]]:
     """Return targets and class names from the cells of label columns, and all problems.
 
@@ -144,15 +148,20 @@ def from_cells(
     return (real.astype(np.float32), ()), [problem for problem in problems if problem]
 
 
-def unlabelled(settings: DataSettings) -> Callable[[str], bool]:
+def unlabelled(settings: ColumnData) -> Callable[[str], bool]:
     """Return a function that tells whether a label cell means that its row is unlabelled.
 
     This includes gaps, and markers in ``data.missing_values`` for all columns unless they are class names.
     """
-    marks = {*map(plain, settings.missing_values.get("*", ()))}
+    marks = {*map(plain, _markers(settings))}
     names = {*map(plain, settings.classes)} if settings.targets == "classes" and settings.label_above is None else set()
     gap = is_missing if settings.targets == "classes" and settings.label_above is None else is_gap
     return lambda cell: (gap(cell) or plain(cell) in marks) and plain(cell) not in names
+
+
+def _markers(settings: DataSettings) -> tuple[str, ...]:
+    """Return the values that stand for a gap in every column."""
+    return settings.missing_values.get("*", ()) if isinstance(settings, Features) else ()
 
 
 def _hint(cells: Iterable[str]) -> str:
@@ -161,7 +170,7 @@ def _hint(cells: Iterable[str]) -> str:
 
 
 def _above(
-    cells: Sequence[str], heading: str, settings: DataSettings, where: Callable[[int], str]
+    cells: Sequence[str], heading: str, settings: ColumnData | ImageManifest, where: Callable[[int], str]
 ) -> tuple[Answer, list[str]]:
     """Return two classes: numbers up to ``data.label_above``, and those above it."""
     bound, names = settings.label_above, settings.classes

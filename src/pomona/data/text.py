@@ -14,8 +14,8 @@ from pomona.core.errors import ConfigError
 from pomona.data import csv_records, csv_survey
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
+from pomona.data.kinds import CsvTexts, ParquetTexts, PublicTexts, Texts
 from pomona.data.problem_report import refuse
-from pomona.data.settings import DataSettings
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
@@ -40,12 +40,12 @@ def encode(texts: Sequence[str], index: Mapping[str, int], length: int, memory_s
     return x
 
 
-def read(settings: DataSettings) -> Dataset:
+def read(settings: CsvTexts | ParquetTexts) -> Dataset:
     """Read own texts: a CSV file, or a folder with train.csv and optionally test.csv."""
     return read_parts(csv_records.parts(own_path(settings)), 1, settings)[0]
 
 
-def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
+def read_parts(paths: Sequence[Path], training: int, settings: Texts) -> tuple[Dataset, tuple[int, ...]]:
     """Read CSV files, the first ``training`` of them for training; returns the data and their row counts.
 
     The vocabulary has the words of all rows; ``Dataset.learn`` restricts it to training rows.
@@ -58,7 +58,7 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     return survey.described(dataset, training, wanted), survey.counts
 
 
-def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csv_survey.CsvSurvey, list[int], list[str]]:
+def _texts(paths: Sequence[Path], settings: Texts) -> tuple[csv_survey.CsvSurvey, list[int], list[str]]:
     if not settings.text_columns:
         raise ConfigError(f"{paths[0]} needs texts: set data.text_columns to the names or numbers of columns")
     survey = csv_survey.survey(paths, settings)
@@ -77,7 +77,7 @@ def _dataset(
     y: NDArray[np.generic],
     classes: tuple[str, ...],
     n_train: int,
-    settings: DataSettings,
+    settings: Texts,
 ) -> Dataset:
     words = tuple(sorted({word for text in texts for word in tokens(text)}))
     index = {word: number for number, word in enumerate(words, start=FIRST)}
@@ -111,15 +111,23 @@ def spoken(dataset: Dataset, rows: NDArray[np.int64], size: int, memory_share: f
     return replace(dataset, x=x, vocabulary=len(words) + FIRST, words=words, learn=None)
 
 
-def ag_news(settings: DataSettings) -> Dataset:
+def ag_news(settings: PublicTexts) -> Dataset:
     """Read AG's News (Zhang, Zhao, LeCun 2015): class 1 to 4, title, description.
 
     Without the training file the 7,600 test rows are split (``first_share``) and the name says so; such results must
     not be reported as AG News accuracy.
     """
     found = locate(settings)
-    form: dict[str, Any] = {"header": False, "label_column": 0, "client_column": None, "text_columns": (1, 2)}
-    fixed = settings.model_copy(update=form | {"targets": "classes", "classes": ("1", "2", "3", "4")})
+    fixed = CsvTexts(
+        name="csv-text",
+        header=False,
+        label_column=0,
+        text_columns=(1, 2),
+        classes=("1", "2", "3", "4"),
+        vocabulary_size=settings.vocabulary_size,
+        sequence_length=settings.sequence_length,
+        memory_share=settings.memory_share,
+    )
     if found.name == "train.csv":
         both = read_parts([found, found.with_name("test.csv")], 1, fixed)[0]
         return replace(both, name="ag-news", classes=AG_NEWS)

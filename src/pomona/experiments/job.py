@@ -14,10 +14,11 @@ from pomona.core.bounds import parse
 from pomona.core.errors import DataError, PomonaError, StorageError
 from pomona.core.files import content
 from pomona.core.toml import Tree, flat
-from pomona.data import read
-from pomona.data.catalogue import CATALOGUE, locate, own_path
+from pomona.data import data_settings, read
+from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings
+from pomona.data.kinds import PublicImages, PublicTexts
+from pomona.data.settings import DataSettings, OwnPath
 from pomona.federation.checkpointing import INERT
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.client_statistics import summarize
@@ -100,7 +101,7 @@ def _read(settings: DataSettings) -> Dataset:
 
 @lru_cache(maxsize=1)
 def _read_once(settings: str) -> Dataset:
-    return read(DataSettings.model_validate_json(settings))
+    return read(data_settings(**json.loads(settings)))
 
 
 def look(folder: Path, config: Config) -> JobState:
@@ -135,11 +136,10 @@ def _require_same(folder: Path, stored: Tree, config: Config) -> None:
 
 def missing_data(settings: DataSettings) -> str:
     """Return where a missing data set is expected and can be downloaded; empty if it is present."""
-    entry = CATALOGUE.get(settings.name)
     try:
-        if entry and entry.markers:
+        if isinstance(settings, PublicImages | PublicTexts):
             locate(settings)
-        elif settings.path is not None:
+        elif isinstance(settings, OwnPath) and settings.path is not None:
             own_path(settings)
     except DataError as fault:
         return str(fault)

@@ -36,6 +36,7 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, flat, leaves, read_tree
 from pomona.data.catalogue import data_dir
+from pomona.data.settings import DataFolder
 from pomona.experiments.reference import Reference, read_reference
 from pomona.methods import METHODS, is_known
 
@@ -195,9 +196,10 @@ class Suite(Settings):
                 raise ConfigError(f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ...")
             config = resolve(*layers, {"seed": seed, "workers": 1})
             # A worker elsewhere has a different environment.
-            folder = data_dir(config.data)
-            data = config.data.model_copy(update={"dir": folder.absolute() if folder else None})
-            return config.model_copy(update={"data": data})
+            if isinstance(config.data, DataFolder) and (folder := data_dir(config.data.dir)):
+                data = config.data.model_copy(update={"dir": folder.absolute()})
+                config = config.model_copy(update={"data": data})
+            return config
         except ConfigError as fault:
             raise ConfigError(f"scenario {scenario}, method {method}: {fault}") from None
 

@@ -22,7 +22,7 @@ class ValidationCurve:
 
     headline: tuple[str, str]
     metric: Metric
-    stop: Stop
+    stop: Stop | None
     _points: list[Point] = field(default_factory=list)
 
     def note(self, evaluation: Evaluation) -> None:
@@ -40,7 +40,7 @@ class ValidationCurve:
     @property
     def best(self) -> Best | None:
         """The best round so far, as defined by ``stop``."""
-        return best(self._points, self.metric, self.stop.min_gain)
+        return best(self._points, self.metric, self.stop.min_gain if self.stop else 0.0)
 
     @property
     def best_round(self) -> int:
@@ -51,8 +51,8 @@ class ValidationCurve:
     @property
     def spent(self) -> bool:
         """Return whether early stopping's patience is exhausted."""
-        patience, found = self.stop.patience, self.best
-        return patience is not None and found is not None and found.since >= patience
+        found = self.best
+        return self.stop is not None and found is not None and found.since >= self.stop.patience
 
 
 @dataclass

@@ -160,7 +160,7 @@ class Loop:
         config, round_, roster = self.config, round_of(self.config, number), self._roster(number)
         asked = select(config, tuple(i for i in roster.members if i not in self._history.quarantined()), number)
         partial = len(asked) < len(roster.members)
-        received, may_stop = due(config, number - 1), config.stop.patience is not None
+        received, may_stop = due(config, number - 1), config.stop is not None
         chooses = config.keep != "last"
         moments = {"received": received, "trained": due(config, number) or partial or (may_stop and received)}
         watched = frozenset(moment for moment, wanted in moments.items() if wanted)

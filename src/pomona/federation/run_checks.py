@@ -20,7 +20,7 @@ def require_possible(scenario: Scenario) -> None:
     config, method = scenario.config, scenario.config.method.method()
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
-    looks = [key for key, on in (("stop.patience", config.stop.patience), ("keep", config.keep != "last")) if on]
+    looks = [key for key, on in (("stop.patience", config.stop), ("keep", config.keep != "last")) if on]
     if looks and not any(len(c.validation) for c in scenario.partition.clients):
         raise ConfigError(
             f"{looks[0]} looks at validation samples, but no client has any; raise data.validation_share, or give "

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from pomona.core.optimizer import Adam
 from pomona.core.round import Round
 
 
@@ -30,6 +31,7 @@ def descend(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
 def _adam(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
     """Apply Kingma and Ba (2015), Algorithm 1: m <- mean of g, v <- mean of g^2, w <- w - lr m^ / (sqrt(v^) + eps)."""
     optimizer, d = round_.optimizer, w.shape[1]
+    assert isinstance(optimizer, Adam)
     m, v, count = moments[:, :d], moments[:, d : 2 * d], moments[:, 2 * d :].add_(1)
     m.lerp_(g, 1 - optimizer.beta1)
     v.mul_(optimizer.beta2).addcmul_(g, g, value=1 - optimizer.beta2)

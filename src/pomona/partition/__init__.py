@@ -1,12 +1,13 @@
 """Partitions: a recipe gives a table of shares, and one function deals the rows to the clients."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator
 
 from pomona.core.errors import ConfigError
-from pomona.core.settings import Settings
+from pomona.core.settings import Settings, require_name
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.partition.allocate import Labels, Shares, deal
@@ -25,15 +26,21 @@ from pomona.partition.recipe import PartitionPlan, PartitionTask
 from pomona.partition.rotation import turn_groups
 from pomona.partition.validation import check
 
-PartitionSettings = Annotated[
-    Iid | Pathological | Classes | Practical | Groups | Dirichlet | Latent | Natural | FromFile,
-    Field(discriminator="name"),
-]
-
 RECIPES: dict[str, type[Settings]] = {
     kind.model_fields["name"].default: kind
     for kind in (Iid, Pathological, Classes, Practical, Groups, Dirichlet, Latent, Natural, FromFile)
 }
+
+
+def _chosen(value: Any) -> Any:
+    """Validate a section as the recipe that its name selects."""
+    return RECIPES[require_name(value, RECIPES)].model_validate(value) if isinstance(value, Mapping) else value
+
+
+PartitionSettings = Annotated[
+    Iid | Pathological | Classes | Practical | Groups | Dirichlet | Latent | Natural | FromFile,
+    BeforeValidator(_chosen),
+]
 
 DATA_KEYS = {"split", "test_share", "validation_share", "train_limit", "test_limit"}  # those that affect it
 

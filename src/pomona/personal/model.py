@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pomona.core.errors import DataError
 from pomona.data import validation
+from pomona.data.settings import ImageFiles, csv_form
 from pomona.models.sliding_window import whole
 from pomona.record import model_file
 from pomona.record.model_file import frozen_file
@@ -28,7 +29,7 @@ PIXELS_AT_ONCE = 2**20  # of the masks returned
 
 def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]) -> None:
     """Write one model with all that is needed to use it: network, normalisation, names. Raises OSError."""
-    data = scenario.dataset
+    data, settings = scenario.dataset, scenario.config.data
     about = ModelMetadata(
         client=scenario.names[client],
         model=", ".join(named),
@@ -45,8 +46,8 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
         columns=data.columns,
         others=data.others,
         frozen_sha256=digest(scenario.frozen) if scenario.frozen else None,
-        form=scenario.config.data.form,
-        window=scenario.config.data.window,
+        form=csv_form(settings),
+        window=settings.window if isinstance(settings, ImageFiles) else None,
         shift=data.shift,
         scale=data.scale,
         target_shift=data.target_shift,

@@ -73,9 +73,10 @@ def _held_out(validation: Evaluation | None, n: int) -> tuple[list[float | None]
 
 def stopped(result: Result) -> str:
     """Return the reason why a run ended before all its rounds; otherwise empty."""
-    last, stop = len(result.rounds), Stop.model_validate(result.config.get("stop") or {})
-    if stop.patience is None or last >= int(result.config.get("rounds") or last):
+    last, said = len(result.rounds), result.config.get("stop")
+    if not said or last >= int(result.config.get("rounds") or last):
         return ""
+    stop = Stop.model_validate(said)
     model, when = headline(result)
     curve = result.curve(model, when, "validation")
     known = [e for e in curve if e.round < last or when == "trained"]  # a received model is evaluated one round later

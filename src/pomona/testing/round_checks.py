@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.testing import assert_close
 
-from pomona.core.optimizer import Optimizer
+from pomona.core.optimizer import Adam, Optimizer
 from pomona.core.state import joined
 from pomona.federation.exchange import ClientRequest, cut
 from pomona.methods.base import MethodSettings
@@ -182,7 +182,7 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
 def adamw_trains_rows_as_alone_and_otherwise_than_sgd(settings: MethodSettings) -> None:
     """Check that rows of one call take AdamW's steps as single rows do, unless the card restricts the rule to SGD."""
     if settings.method().card.steps == "any":
-        adamw = {"optimizer": Optimizer(name="adamw"), "momentum": 0.0}
+        adamw = {"optimizer": Adam(name="adamw"), "momentum": 0.0}
         taken = [
             after(settings, quadratics(3, samples=4), 1, **{**adamw, "optimizer": o})
             for o in (Optimizer(), adamw["optimizer"])

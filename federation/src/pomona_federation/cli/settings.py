@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.output import Json
-from pomona.cli.settings import Setting, find, of_record, show, table
+from pomona.cli.settings import Part, Setting, find, of_part, show, table
 from pomona.core.settings import Settings
 from pomona.storage.atomic_io import writing
 from pomona_federation.agreement import Federation, FoundingMember
@@ -74,7 +74,7 @@ def in_files() -> list[Setting]:
 def _own(record: type[Settings]) -> list[Setting]:
     """The keys that a record adds: those of every kind of study are listed once, a federation's own study's too."""
     known = {"study"} | (set(StudyTerms.model_fields) if record in KINDS.values() else set())
-    return [setting for setting in of_record("", record) if setting.key not in known]
+    return [setting for setting in of_part(Part("", record)) if setting.key not in known]
 
 
 def page() -> str:

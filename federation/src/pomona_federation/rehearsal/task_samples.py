@@ -52,7 +52,7 @@ def scenario(federation: Federation, over: Tree) -> Scenario:
     if task.kind == "text":
         raise ConfigError("[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona run`")
     named = "name" in over.get("data", {})
-    made: Tree = DEALT if named else {"data": {"name": "made-up"}, "partition": {"name": "natural"}}
+    made: Tree = DEALT if named else {"data": {"name": f"{__name__}:made_up"}, "partition": {"name": "natural"}}
     fixed = {"clients": len(silos), "workers": 1, "metric": agreed.config.metric}
     config = resolve(made, {"largest_share": agreed.largest_share}, agreed.run_study.run, fixed, over)
 

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, model_validator
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.core.toml import named, read_file, validated
-from pomona.data.settings import DataSettings
+from pomona.data.section import CHOICES, Data
+from pomona.data.settings import FilesByClient
 from pomona_federation.address import Address
 from pomona_federation.agreement import SiloName
 from pomona_federation.study import StudyName
@@ -70,8 +71,8 @@ class SiloFile(Settings):
     accept_delta_total: float | None = Field(
         None, gt=0, lt=1, description="most that their deltas may add up to; 1 / n where accept_epsilon_total is set"
     )
-    data: DataSettings = Field(description="the silo's data, as section data of a run")
-    views: dict[StudyName, DataSettings] = Field(
+    data: Data = Field(description="the silo's data, as section data of a run")
+    views: dict[StudyName, Data] = Field(
         {}, max_length=1000, description="further data of the silo by name, for studies that ask for them"
     )
     code: tuple[str, ...] = Field(
@@ -81,7 +82,7 @@ class SiloFile(Settings):
     @model_validator(mode="after")
     def _alone(self) -> Self:
         for name, data in {"data": self.data, **{f"views.{name}": view for name, view in self.views.items()}}.items():
-            if len(data.clients) > 1:
+            if isinstance(data, FilesByClient) and len(data.clients) > 1:
                 raise ValueError(f"{name}.clients names {len(data.clients)} clients; a silo is one")
         if bool(self.proxy_user) != bool(self.proxy_password_file) or (self.proxy_user and not self.proxy):
             raise ValueError("proxy_user and proxy_password_file go together, and with proxy; name all three")
@@ -103,7 +104,7 @@ class SiloFile(Settings):
         """
         tree = named(read_file(path))
         try:
-            return validated(cls, _anchored(tree, path.parent))
+            return validated(cls, _anchored(tree, path.parent), CHOICES)
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
 

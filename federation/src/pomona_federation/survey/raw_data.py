@@ -11,7 +11,7 @@ from pomona.config import resolve
 from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.data.preprocessing import MOST_CATEGORIES, RawTable, TableColumn
-from pomona.data.settings import DataSettings
+from pomona.data.settings import DataSettings, Features
 from pomona.data.text import FIRST, PADDING
 from pomona.data.validation import blocks
 from pomona.partition import divide
@@ -56,7 +56,7 @@ class RawData:
             for c in table.columns
             if tellable(c.name)
         ]
-        given = bool(self.settings.classes) or self.settings.label_above is not None
+        given = any(getattr(self.settings, key, None) not in (None, ()) for key in ("classes", "label_above"))
         return ColumnsReply(
             rows=len(self.rows),
             kind=found.kind,
@@ -126,15 +126,17 @@ def read_raw(settings: DataSettings, seed: int, forms: Sequence[ColumnForm] = ()
         ConfigError: settings that do not fit the data.
         DataError: data that cannot be read.
     """
-    own = settings.model_copy(update={**_lenient(settings), **_as_agreed(forms)})
-    dataset = read(own)
+    own: DataSettings = settings
+    if isinstance(settings, Features):
+        own = settings.model_copy(update={**_lenient(settings), **_as_agreed(forms)})
+    dataset = read(own, keep_raw=True)
     given = settings.model_dump(mode="json", exclude_unset=True)
     run = resolve({"clients": 1, "workers": 1, "seed": seed, "data": given})
     divided = divide(dataset, own, run.partition, 1, seed)
     return RawData(dataset, divided.clients[0].train, settings)
 
 
-def _lenient(settings: DataSettings) -> Mapping[str, object]:
+def _lenient(settings: Features) -> Mapping[str, object]:
     """Settings under which gaps and categories are not errors, as their treatment is still undecided."""
     categories = "encode" if settings.categories == "refuse" else settings.categories
     return {"missing": "median", "categories": categories, "category_limit": MOST_CATEGORIES, "fit": "pooled"}

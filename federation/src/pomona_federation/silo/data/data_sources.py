@@ -10,6 +10,7 @@ from pomona.core.bounds import Sha256
 from pomona.core.errors import StorageError
 from pomona.core.files import sha256
 from pomona.core.settings import Settings
+from pomona.data.kinds import files
 from pomona.data.settings import DataSettings
 
 MOST_SOURCES = 10_000  # most sources of one data set, over all names that its files have had
@@ -37,8 +38,7 @@ def sources(data: DataSettings) -> tuple[DataSource, ...]:
 
     A file that only lists others, such as a manifest of images, is one source.
     """
-    each = [path for client in data.clients for path in (client.train, client.validation, client.test) if path]
-    paths = [str(path.resolve()) for path in (*each, *([data.path] if data.path else []))]
+    paths = [str(path.resolve()) for path in files(data)]
     names = [data.name] if ":" in data.name or not paths else []
     return tuple(DataSource(place=place) for place in dict.fromkeys([*paths, *names]))
 

@@ -17,9 +17,12 @@ import numpy as np
 
 from pomona.core.errors import DataError, PomonaError
 from pomona.core.settings import Settings
-from pomona.data import DataSettings, csv_table, image_arrays, read
+from pomona.data import csv_table, image_arrays, read
 from pomona.data.client_files import TABLES
 from pomona.data.dataset import Dataset
+from pomona.data.kinds import ColumnData, files
+from pomona.data.section import Data
+from pomona.data.settings import DataSettings
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.task_settings import TaskSettings
@@ -37,15 +40,13 @@ Stamps = tuple[tuple[str, int, int, int, int, int], ...]
 class WantedData(Settings):
     """The note of the last message's process: the silo's data, in the agreed form."""
 
-    data: DataSettings
+    data: Data
     task: TaskSettings
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that it is read from; empty if anything else may be read, or executed."""
-        clients = ((c.train, c.validation, c.test) for c in self.data.clients)
-        named = (self.data.path, *(path for parts in clients for path in parts))
-        paths = tuple(path.expanduser() for path in named if path is not None)
+        paths = tuple(path.expanduser() for path in files(self.data))
         own = self.data.name in READERS and all(p.suffix.lower() in SUFFIXES and p.is_file() for p in paths)
         return paths if own else ()
 
@@ -205,6 +206,6 @@ def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:
     """
     by = task.preprocessing
     own = csv_table.read_as(settings, by) if by else settings
-    if task.classes and not own.classes and own.label_column is not None:
+    if task.classes and isinstance(own, ColumnData) and not own.classes and own.label_column is not None:
         own = own.model_copy(update={"classes": task.classes})
-    return conformed(read(own), task)
+    return conformed(read(own, keep_raw=by is not None and csv_table.needs_raw(by)), task)

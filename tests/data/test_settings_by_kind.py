@@ -1,0 +1,211 @@
+"""Every kind of data takes the settings that it reads, and no others: all settings times all kinds."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError
+from pomona.core.membership import Membership
+from pomona.core.optimizer import OPTIMIZERS, Adam
+from pomona.core.stop import Stop
+from pomona.core.toml import flat
+from pomona.data import data_settings, read
+from pomona.data.catalogue import CATALOGUE
+from pomona.data.kinds import OwnReader
+from pomona.data.section import kind_of
+from pomona.partition import divide
+
+ROWS = "age,sex,text,died,days,site,who,day\n" + "".join(
+    f"{20 + k},{'fm'[k % 2]},word{k % 3} again,{k // 2 % 2},{k + 1},{'ab'[k % 2]},p{k},2024-03-{k + 1:02}\n"
+    for k in range(20)
+)
+GIVEN = {
+    "name": "", "split": "pooled", "test_share": 0.3, "validation_share": 0.1, "train_limit": 9, "test_limit": 9,
+    "memory_share": 0.5, "dir": "folder", "path": "rows", "clients": [{"name": "a", "train": "a"}], "resize": 4,
+    "normalise": "training", "window": (1, 2), "skip_bad": True, "classes": ("a", "b"), "targets": "regression",
+    "intervals": 3, "time_edges": (1, 2), "label_above": 3, "separator": "tab", "decimal": "comma",
+    "encoding": "cp1252", "header": True, "columns": ("a", "b"), "label_column": "a", "label_columns": ("a",),
+    "unlabelled": "drop", "client_column": "a", "group_column": "a", "time_column": "a", "subgroup_column": "a",
+    "drop_columns": ("a",), "keep_columns": ("a",), "missing": "median", "missing_values": {"*": (1,)},
+    "censored": "limit", "categories": "encode", "category_share": 0.1, "category_limit": 9, "dates": ("a",),
+    "fit": "client", "text_columns": ("a",), "vocabulary_size": 9, "sequence_length": 9,
+}  # fmt: skip
+BESIDE = {
+    "intervals": {"targets": "survival"}, "time_edges": {"targets": "survival"},
+    "category_share": {"categories": "encode"}, "category_limit": {"categories": "encode"},
+}  # fmt: skip
+CLIENTS = {
+    f"clients {suffix}{' texts' * texts}": {
+        "name": "clients", "clients": [{"name": "a", "train": f"a{suffix}"}], **({"text_columns": ["text"]} if texts else {})
+    }
+    for suffix, texts in ((".csv", False), (".parquet", False), (".npz", False), (".txt", True), (".parquet", True))
+}  # fmt: skip
+SECTIONS = {
+    **{name: {"name": name} for name in CATALOGUE},
+    **{f"{name} in Parquet": {"name": name, "path": "a.parquet"} for name in ("csv", "csv-text")},
+    "parquet in CSV": {"name": "parquet", "path": "a.csv"},
+    **CLIENTS,
+    "own code": {"name": "mine:rows"},
+}
+
+
+def test_the_table_below_has_every_setting():
+    assert GIVEN.keys() == OwnReader.model_fields.keys()
+
+
+@pytest.mark.parametrize("which", SECTIONS)
+def test_a_setting_of_another_kind_is_refused_by_its_name_and_all_others_are_taken(which):
+    section = SECTIONS[which]
+    kind = kind_of(section)
+    for key, default in product(set(GIVEN) - {"name", *section}, (False, True)):
+        value = OwnReader.model_fields[key].default if default else GIVEN[key]
+        if key == "text_columns" and section["name"] == "clients" and ".npz" not in which:
+            continue  # they make texts of the same files
+        suffix = "" if key != "path" or default else {"csv": ".csv", "parquet": ".parquet"}.get(section["name"], "")
+        given = {"data": {**section, key: value + suffix if suffix else value}}
+        if key in kind.model_fields:
+            beside = BESIDE.get(key, {})
+            given["data"] |= beside
+            assert key in resolve(given).tree()["data"] or value is None
+            if beside:
+                alone = {**section, key: value}
+                with pytest.raises(ConfigError, match=f"^data.{key}: only for "):
+                    resolve({"data": alone})
+                assert key not in resolve({"data": section}).tree()["data"]
+        else:
+            with pytest.raises(ConfigError, match=rf"^data\.{key}: .* (has|is) .*; remove it, it is for ") as fault:
+                resolve(given)
+            assert "\n" not in str(fault.value)
+
+
+def test_all_misplaced_and_wrong_settings_are_named_at_once():
+    with pytest.raises(ConfigError) as fault:
+        resolve({"data": {"name": "npz", "window": [1, 2], "header": True, "resize": 0, "pth": "a"}, "rounds": 0})
+    said = str(fault.value)
+    assert all(key in said for key in ("data.window: ", "data.header: ", "data.resize = 0", "'data.pth'", "rounds = 0"))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_moments_are_settings_of_the_optimizers_that_have_them(name):
+    for key in Adam.model_fields.keys() - {"name"}:
+        section = {"optimizer": {"name": name, key: Adam.model_fields[key].default}}
+        if key in OPTIMIZERS[name].model_fields:
+            assert resolve(section).optimizer.name == name
+        else:
+            with pytest.raises(ConfigError, match=f"^optimizer.{key}: only for adam and adamw, the optimizer is sgd"):
+                resolve(section)
+
+
+@pytest.mark.parametrize(
+    ("section", "record", "beside"),
+    [
+        ("membership", Membership, {"unseen": (1,)}),
+        ("", Config, {"lr_schedule": "steps", "lr_milestones": (2,)}),
+    ],
+)
+def test_a_setting_without_the_one_that_it_belongs_to_is_refused_also_with_its_default(section, record, beside):
+    def tree(given):
+        return {section: given} if section else given
+
+    for key in record().idle():
+        default = record.model_fields[key].default
+        with pytest.raises(ConfigError, match=f"^{section}{'.' * bool(section)}{key}: only for "):
+            resolve(tree({key: default}))
+        assert flat(resolve(tree({key: default, **beside})).tree())[f"{section}.{key}".removeprefix(".")] == default
+        assert f"{section}.{key}".removeprefix(".") not in flat(Config().tree())
+
+
+def test_a_gain_is_for_runs_that_stop_early():
+    with pytest.raises(ConfigError, match=r"stop\.patience must be set"):
+        resolve({"stop": {"min_gain": Stop.model_fields["min_gain"].default}})
+    assert resolve({"stop": {"patience": 3}}).stop == Stop(patience=3)
+
+
+@pytest.mark.parametrize("which", SECTIONS)
+def test_written_settings_are_read_as_the_same(which):
+    config = resolve({"data": SECTIONS[which]})
+    assert resolve(config.tree()) == config
+
+
+def seen(settings):
+    """The same settings, and the set of those that are looked at."""
+    looked = set()
+
+    def look(self, name):
+        if name in type(self).model_fields:
+            looked.add(name)
+        return object.__getattribute__(self, name)
+
+    kind = type(settings)
+    spy = type(kind.__name__, (kind,), {"__getattribute__": look, "__module__": __name__})
+    return spy.model_construct(**{key: getattr(settings, key) for key in kind.model_fields}), looked
+
+
+def written(folder):
+    """Small own data of every form, by name."""
+    (folder / "a.csv").write_text(ROWS)
+    draw = np.random.default_rng(0)
+    np.savez(folder / "a.npz", x=draw.integers(0, 255, (20, 4, 4, 1), np.uint8), y=np.arange(20) % 2)
+    np.savez(folder / "t.npz", x=draw.normal(size=(20, 3)), y=np.column_stack([np.arange(1.0, 21), np.arange(20) % 2]))
+    for k in range(8):
+        path = folder / "images" / "ab"[k % 2] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 255, (4, 4), np.uint8)).save(path)
+    listed = "".join(f"images/{'ab'[k % 2]}/{k}.png,{'ab'[k % 2]}\n" for k in range(8))
+    (folder / "m.csv").write_text(f"path,label\n{listed}")
+    (folder / "idx").mkdir()
+    images, labels = draw.integers(0, 255, (20, 4, 4), np.uint8), (np.arange(20) % 2).astype(np.uint8)
+    (folder / "idx" / "train-images-idx3-ubyte").write_bytes(
+        b"\0\0\x08\x03" + b"".join(n.to_bytes(4) for n in images.shape) + images.tobytes()
+    )
+    (folder / "idx" / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + (20).to_bytes(4) + labels.tobytes())
+    times = {"targets": "survival", "label_columns": ("days", "died")}
+    table = {"client_column": "site", "drop_columns": ("text", "who"), "categories": ("sex",), "dates": ("day",)}
+    texts = {"label_column": "died", "text_columns": ("text",)}
+    files = [{"name": "a", "train": folder / "a.csv"}]
+    return {
+        "digits": [{}],
+        "csv": [
+            {"path": folder / "a.csv", "label_column": "died", **table},
+            {"path": folder / "a.csv", **times, **table},
+        ],
+        "csv-text": [
+            {"path": folder / "a.csv", **texts, "client_column": "site"},
+            {"path": folder / "a.csv", **times, "text_columns": ("text",)},
+        ],
+        "npz": [{"path": folder / "a.npz"}, {"path": folder / "t.npz", "targets": "survival"}],
+        "folder": [{"path": folder / "images"}],
+        "manifest": [{"path": folder / "m.csv"}],
+        "idx": [{"path": folder / "idx"}],
+        "clients": [
+            {
+                "clients": files,
+                **times,
+                "drop_columns": ("text", "who", "site"),
+                "categories": ("sex",),
+                "dates": ("day",),
+            }
+        ],
+        "clients texts": [{"clients": files, **times, "text_columns": ("text",)}],
+        "clients npz": [{"clients": [{"name": "a", "train": folder / "t.npz"}], "targets": "survival"}],
+    }
+
+
+@pytest.mark.parametrize(
+    "which",
+    ["digits", "csv", "csv-text", "npz", "folder", "manifest", "idx", "clients", "clients texts", "clients npz"],
+)
+def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path):
+    looked, settings = set(), None
+    for section in written(tmp_path)[which]:
+        settings = data_settings(**{"name": which.split()[0], **section})
+        spy, found = seen(settings)
+        dataset = read(spy)
+        dataset = dataset.learn(dataset, np.arange(dataset.n_train)) if dataset.learn else dataset
+        for split in ("official", "pooled"):
+            assert len(divide(dataset, spy.model_copy(update={"split": split}), None, 1, 0).clients) == 1
+        looked |= found
+    assert type(settings).model_fields.keys() - looked == set()
