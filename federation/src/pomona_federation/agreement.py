@@ -60,8 +60,8 @@ Certificate = Annotated[str, Field(max_length=2000), AfterValidator(_certificate
 class FoundingMember(Settings):
     """A founding member."""
 
-    name: SiloName = Field(description="its name, for good")
-    key: Path | None = Field(None, description="public key that it brought, relative to the file; made for it if unset")
+    name: SiloName = Field(description="its name, which never changes")
+    key: Path | None = Field(None, description="its own public key, relative to the file; a key pair is made if unset")
 
 
 class Federation(Settings):
@@ -82,18 +82,18 @@ class Federation(Settings):
     quorum: int = Field(
         default_factory=lambda known: len(known["silo"]) // 2 + 1,
         ge=1,
-        description="least silos whose uplinks make a round; more than half if unset",
+        description="fewest silos whose uplinks make a round; more than half if unset",
     )
     places: int = Field(
         default_factory=lambda known: min(len(known["silo"]) + SPARE, PLACES),
         ge=1,
         le=PLACES,
-        description="most silos ever; a newcomer takes a free place",
+        description="largest number of silos, ever; a newcomer takes a free place",
     )
-    most_samples: int = Field(10_000_000, ge=1, lt=2**53, description="most samples that a silo may claim")
+    most_samples: int = Field(10_000_000, ge=1, lt=2**53, description="largest number of samples that a silo may claim")
     insecure: bool = Field(False, description="no TLS and no keys; on loopback only")
     mutual_tls: bool = Field(
-        False, description="the server hears silos only over connections with their own certificate"
+        False, description="the server accepts silos only over connections with their own certificate"
     )
     study: TrainingStudy | None = Field(None, description="the study that the kits come with")
 

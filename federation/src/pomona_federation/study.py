@@ -111,7 +111,7 @@ class StudyTerms(Settings):
     patience: float = Field(300.0, ge=0, description="seconds a round waits for a silo whose node is offline")
     wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
     quorum: int | None = Field(
-        None, ge=1, le=PLACES, description="least silos whose uplinks make a round; as the federation has it if unset"
+        None, ge=1, le=PLACES, description="fewest silos whose uplinks make a round; the federation's if unset"
     )
     decide: float = Field(
         7 * DAY, ge=0, description="seconds that silos have to accept or decline, before it starts without the rest"
@@ -140,7 +140,7 @@ class StudyTerms(Settings):
 class RunTerms(StudyTerms):
     """What the kinds have in which a run is computed: its settings."""
 
-    wire: Literal["fp32", "bf16"] = Field("fp32", description="numbers as they travel")
+    wire: Literal["fp32", "bf16"] = Field("fp32", description="number format of models in transit")
     run: Tree = Field({}, description="keys of a run, without those that every silo sets for itself")
 
     @field_validator("run")
@@ -203,7 +203,7 @@ class EvaluationStudy(RunTerms):
     """A study that evaluates trained models on the silos' data; it lives on their scores."""
 
     kind: Literal["evaluate"] = Field(description="models are evaluated on every silo's data")
-    evaluate: EvaluateTerms = Field(description="the models that are evaluated")
+    evaluate: EvaluateTerms = Field(description="the models to evaluate")
     task: TaskSettings | None = Field(
         None, description="what all silos agree on about their data; as the evaluated study has it if unset"
     )
@@ -230,7 +230,7 @@ class SearchStudy(RunTerms):
     """A study that trains with several settings and selects among them by scores on validation samples."""
 
     kind: Literal["search"] = Field(description="settings of a training are tried")
-    search: SearchTerms = Field(description="the settings that are tried")
+    search: SearchTerms = Field(description="the settings to try")
     task: TaskSettings = Field(description="what all silos agree on about their data")
 
     def shares(self, split: str, samples: int) -> bool:  # noqa: ARG002 - as of other kinds
@@ -242,7 +242,7 @@ class SurveyStudy(StudyTerms):
     """A study that asks for statistics of the silos' columns."""
 
     kind: Literal["survey"] = Field(description="statistics of the silos' columns")
-    survey: SurveySettings = Field(default_factory=SurveySettings, description="what every silo is asked")
+    survey: SurveySettings = Field(default_factory=SurveySettings, description="what each silo is asked")
 
 
 RunStudy = TrainingStudy | EvaluationStudy | SearchStudy

@@ -21,7 +21,7 @@ class ConsentTerms(Settings):
     """Terms kept in a study's ``study.json``, so that a later ``policy.toml`` does not change them."""
 
     members: int = Field(
-        1, ge=1, le=PLACES, description="least silos with samples, as the server counts them, this one included"
+        1, ge=1, le=PLACES, description="fewest silos with samples, as the server counts them, this one included"
     )
     accept_epsilon_total: float | None = Field(
         None, gt=0, description="as of silo.toml: most that all studies on the same data may cost together"
@@ -31,7 +31,7 @@ class ConsentTerms(Settings):
     )
     not_before: date | None = Field(None, description="first day on which this silo works")
     not_after: date | None = Field(None, description="last day on which this silo works, and on which it accepts")
-    hours: Hours = Field("", description="when it works, in its local time, as 20:00-06:00; at any time if empty")
+    hours: Hours = Field("", description="hours in which it works, local time, such as 20:00-06:00; any time if empty")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -93,20 +93,20 @@ class ConsentPolicy(ConsentTerms):
     views: tuple[NameOrNone, ...] = Field(
         (), max_length=1000, description='data that a study may ask for, "" for [data]; any if empty'
     )
-    least_count: int = Field(10, ge=3, le=10**6, description="a survey tells of no fewer rows than this")
+    least_count: int = Field(10, ge=3, le=10**6, description="fewest rows that a survey may report together")
     rounds: int | None = Field(None, ge=1, lt=ROUNDS, description="most rounds")
     epochs_in_all: int = Field(
         10_000,
         ge=1,
         le=10**12,
-        description="most passes over the training data, by all models, in all rounds and trials of a study",
+        description="largest number of passes over the training data, in all rounds and trials of a study",
     )
     deadline: float = Field(DAY, gt=0, le=LONGEST, description="most seconds that a round may take, as a study's")
     mb_a_round: Megabytes | None = Field(None, description="most megabytes of models, both ways, in a round")
     mb_in_all: Megabytes | None = Field(None, description="most megabytes of models, both ways, in all rounds")
     otherwise: Literal["ask", "decline"] = Field(
         "ask",
-        description="what becomes of others: they wait for a person, or are declined if their text alone does not fit",
+        description="other studies wait for a person (ask), or are declined if their text alone does not fit",
     )
 
     @classmethod
