@@ -40,6 +40,15 @@ MASKS = [
     ("partialfed", {"rule": "lower-shared"}),
 ]
 RUNS = {check.__name__ for check in TASK_CHECKS}
+LONG = {
+    "clients_of_one_class_and_partial_participation_work",
+    "the_loss_falls_towards_the_known_optimum",
+}
+SHARED_HALVES = {
+    *("fedavg-local", "fedprox-ft", "fedprox-c", "fedavgm", "fedadagrad", "fedyogi", "pgfedmo"),
+    *("fedprox+ala", "per-fedavg+ala", "pfedme+ala", "ditto+ala", "fedphp+ala"),
+}
+"""Methods whose halves are put together of others' in this table, by functions that another one runs."""
 
 
 def named(name, settings):
@@ -54,17 +63,21 @@ def method(name, settings):
 
 
 def checks(table, of=lambda check: True):
-    """The checks of all methods in a table; the gate includes run checks of selected kinds of method only."""
+    """The checks of all methods in a table; in the gate runs on tasks once a kind, long checks once a half."""
     return [
         pytest.param(
             check,
             id=f"{named(name, settings)}: {check}",
-            marks=[pytest.mark.slow] if name not in KINDS_OF_METHOD and str(check) in RUNS else [],
+            marks=[pytest.mark.slow] if left_to_slow_tests(name, str(check)) else [],
         )
         for name, settings in table
         for check in conformance(METHODS[name](**settings))
         if of(check)
     ]
+
+
+def left_to_slow_tests(name, check):
+    return (check in RUNS and name not in KINDS_OF_METHOD) or (check in LONG and name in SHARED_HALVES)
 
 
 def one_run(check):
