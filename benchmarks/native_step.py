@@ -4,7 +4,7 @@
 
 One thread, images of noise, ``cnn`` and ``lenet``, batches of 10 and of 256, plain SGD (``momentum=0.9`` for another),
 and the outputs of one batch of 512 images. A step gathers the batch, computes the gradient and changes the row, as
-``methods.row_algebra.sgd`` does. Times are processor times, which other work on the machine affects less than
+``methods.local_sgd.sgd`` does. Times are processor times, which other work on the machine affects less than
 wall times. Without the package pomona-native only PyTorch's rows are measured.
 
 The matrix rate is that of the fastest product found: PyTorch's of square matrices, and the native engine's in a network
@@ -25,7 +25,7 @@ from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree
 from pomona.data.dataset import Dataset
 from pomona.federation.schedule import round_of
-from pomona.methods.base import descend, moments_of
+from pomona.methods.base import optimizer_state, optimizer_step
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.dataset import DeviceDataset
@@ -63,12 +63,12 @@ def step(of: Scenario) -> Work:
     """A step of local SGD on one batch."""
     objective, round_ = of.objective(), round_of(of.config, 1)
     W = of.initial().unsqueeze(0)
-    velocity, indices = moments_of(W, round_), [objective.data.rows["train"][0][: of.config.batch_size]]
+    velocity, indices = optimizer_state(W, round_), [objective.data.rows["train"][0][: of.config.batch_size]]
 
     def work() -> None:
         if objective.step(W, indices, velocity, round_) is None:
             _, G = objective.gradient(W, indices)
-            descend(W, G, velocity, round_)
+            optimizer_step(W, G, velocity, round_)
 
     return work
 

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree
 from pomona.federation.loop import round_of
-from pomona.methods.base import descend, moments_of
+from pomona.methods.base import optimizer_state, optimizer_step
 from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 
@@ -54,12 +54,12 @@ def step(model: str, batch: int, precision: str, words: list[str]) -> Work:
     scenario = scenario_of(config := resolve(SETTINGS, layer, read_overrides(words)), noise(2 * batch))
     objective, round_ = scenario.objective(), round_of(config, 1)
     W = scenario.initial().unsqueeze(0)
-    velocity, indices = moments_of(W, round_), [objective.data.rows["train"][0][:batch]]
+    velocity, indices = optimizer_state(W, round_), [objective.data.rows["train"][0][:batch]]
     assert len(indices[0]) == batch
 
     def work() -> None:
         _, G = objective.gradient(W, indices)
-        descend(W, G, velocity, round_)
+        optimizer_step(W, G, velocity, round_)
 
     return work
 

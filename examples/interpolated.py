@@ -12,7 +12,7 @@ Named models: ``global`` is w, ``personal`` is u_i. Share 0 is FedAvg, share 1 i
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
+from pomona.methods import base, fedavg
 
 
 class Interpolated(base.MethodSettings):
@@ -22,7 +22,7 @@ class Interpolated(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        return base.Method(base.averaging(), client(self.share), CARD)
+        return base.Method(fedavg.server(), client(self.share), CARD)
 
 
 def client(share: float) -> base.Client:
@@ -37,18 +37,15 @@ def client(share: float) -> base.Client:
         trained = base.sgd(training, U, round_)
         return trained, {"model": trained}, {}
 
-    return base.Client(base.own_model, train)
+    return base.Client(base.model_state, train)
 
 
 CARD = base.Card(
     presentation=base.Presentation("Interpolated"),
     paper="after Mansour et al., arXiv 2002.10619",
     summary="each client starts from a fixed mixture of the received model and its last one",
-    down="1",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its model"),
     headline=("personal", "received"),
-    keeps="its model",
     joining="a newcomer starts from the global model; unseen: as a newcomer, under the standing global model",
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

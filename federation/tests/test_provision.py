@@ -173,8 +173,8 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     text = kit_files.silo(
         Federation.load(path), "north", "0" * 64, locked("cpu"), own_key=False, digits=Federation.load(path).own.digits
     )["README.md"].decode()
-    assert f"signed with your key: {card.up}. " in text
-    assert f"private with `{method}`: {card.private}." in text
+    assert f"signed with your key: {card.exchange.up}. " in text
+    assert f"private with `{method}`: {card.exchange.private}." in text
     assert "mean training loss" in text
     assert "kind of the error" in text
     assert "systemctl disable --now pomona-silo-hospitals-north" in text

@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import Callback
 from pomona.federation.schedule import round_of
 from pomona.lifecycle import begun_with
-from pomona.methods.base import descend, moments_of
+from pomona.methods.base import optimizer_state, optimizer_step
 from pomona.objective.range_test import ADAPTIVE_RATES, RATES, Steps, range_test
 from pomona.scenario import Scenario
 
@@ -49,6 +49,6 @@ def steps_of(config: Config) -> Steps:
     round_ = round_of(config.model_copy(update={"lr": 1.0}), 1)
 
     def step(w: Tensor, g: Tensor, moments: Tensor, lr: float) -> None:
-        descend(w, g, moments, replace(round_, lr=lr))
+        optimizer_step(w, g, moments, replace(round_, lr=lr))
 
-    return Steps(config.batch_size, lambda w: moments_of(w, round_), step, config.seed)
+    return Steps(config.batch_size, lambda w: optimizer_state(w, round_), step, config.seed)

@@ -24,8 +24,8 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
 
     assert config.privacy
     card = config.method.method().card
-    if card.not_private:
-        raise ConfigError(card.not_private)
+    if card.privacy.not_private:
+        raise ConfigError(card.privacy.not_private)
     data = config.data
     if dataset.edges and not (agreed or (isinstance(data, EventTimes) and data.time_edges)):
         raise ConfigError(
@@ -37,7 +37,7 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
     sizes = [len(c.train) for c in partition.clients]
     found = bool(dataset.classes) and not named
     learnt = dataset.kind == "image" and dataset.learn is not None
-    releases.check(config.privacy, sizes, card.releases, dataset.kind, found, learnt)
+    releases.check(config.privacy, sizes, card.privacy.releases, dataset.kind, found, learnt)
     refuse_statistics(module)
 
 
@@ -48,8 +48,8 @@ def require_patches(config: Config, dataset: Dataset) -> None:
     if wrong := patch.misfit(network_shape(dataset.kind, dataset.x.shape[1:]), dataset.targets):
         raise ConfigError(f"model.patch.size = {list(patch.size)}: {wrong}")
     card = config.method.method().card
-    taught = next((release for release in card.releases if release.name == "output-criterion"), None)
-    if taught and not card.batchwise:
+    taught = next((release for release in card.privacy.releases if release.name == "output-criterion"), None)
+    if taught and not card.privacy.batchwise:
         raise ConfigError(
             f"model.patch: {config.method.name} compares outputs on training images, of which every step sees other "
             f"patches; {f'{taught.remedy}, or ' if taught.remedy else ''}take another method"
@@ -61,7 +61,7 @@ def require_samples(config: Config, partition: Partition, names: Sequence[str], 
     """Raise DataError or ConfigError if a client, or a batch, has fewer samples than the run needs."""
     held = list(zip(names, partition.clients, strict=True))
     blind = [name for name, c in held if not len(c.validation)]
-    if config.method.method().card.validates and blind:
+    if config.method.method().card.needs.validation and blind:
         raise DataError(
             f"{', '.join(blind)}: no validation samples, by which {config.method.name} weighs models; "
             "raise data.validation_share, or give them validation rows"

@@ -233,7 +233,7 @@ def test_methods_say_what_they_cost_and_keep(capsys):
     cards = json.loads(out)
     assert code == 0
     assert cards["apple"]["headline"] == ["personal", "trained"]
-    assert "directed relationships" in cards["apple"]["private"]
+    assert "directed relationships" in cards["apple"]["exchange"]["private"]
     assert {"separate", "fedavg", "fedavg-local", "fedavg-ft", "fedprox", "fedprox-ft", "apple"} <= cards.keys()
 
 

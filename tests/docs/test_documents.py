@@ -15,7 +15,7 @@ from docs_blocks import HELD, Block, Runner, blocks
 from PIL import Image
 
 import pomona
-from pomona.cli.method_pages import pages
+from method_pages import pages
 from pomona.config import resolve
 from pomona.methods import METHODS
 from pomona.personal import PersonalModel
@@ -210,4 +210,4 @@ def test_the_citation_file_is_one():
 
 def test_the_pages_of_the_methods_are_those_of_the_code():
     folder = ROOT / "docs/methods"
-    assert {p.name: p.read_text() for p in folder.iterdir()} == pages(), "run: pomona methods --out docs/methods"
+    assert {p.name: p.read_text() for p in folder.iterdir()} == pages(), "run: python tools/method_pages.py"

@@ -79,7 +79,7 @@ def test_sums_are_the_same_in_files_in_memory_and_in_one_piece(width, tmp_path):
         assert torch.equal(base.weighted_mean(W, p), whole), "one slice: the formula as it stands"
     roster = Roster((3, 0, 5, 2, 0))
     some = base.weighted_mean(W[[0, 2, 3]], torch.tensor([0.3, 0.5, 0.2], dtype=torch.float64))
-    assert torch.equal(base.mean_of(in_file(W, tmp_path), roster), some)
+    assert torch.equal(base.members_mean(in_file(W, tmp_path), roster), some)
 
 
 @pytest.mark.parametrize("ids", [(0, 1, 2), (0, 2), (2,)], ids=str)
@@ -89,11 +89,13 @@ def test_a_bank_from_a_file_is_a_new_one_in_the_same_folder(where, ids, tmp_path
     expected = W.clone()
     expected[list(ids)] = new
     bank = in_file(W, tmp_path) if where != "rows" else W
-    placed = base.placed(bank, ids, in_file(new, tmp_path) if where != "bank" else new)
+    placed = base.replace_rows(bank, ids, in_file(new, tmp_path) if where != "bank" else new)
     assert torch.equal(placed, expected)
     assert torch.equal(bank, W), "the old one stands"
     assert folder_of(placed) == tmp_path
-    assert torch.equal(base.placed(bank, ids, new[0]), W.index_copy(0, torch.tensor(ids), new[:1].repeat(len(ids), 1)))
+    assert torch.equal(
+        base.replace_rows(bank, ids, new[0]), W.index_copy(0, torch.tensor(ids), new[:1].repeat(len(ids), 1))
+    )
 
 
 def test_rows_in_order_in_one_file_are_not_copied(tmp_path):

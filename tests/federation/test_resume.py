@@ -188,7 +188,7 @@ def events(folder):
     return [timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
-EXTENDED = [name for name in METHODS if not METHODS[name]().method().card.needs_total]
+EXTENDED = [name for name in METHODS if not METHODS[name]().method().card.needs.total_rounds]
 
 
 @pytest.mark.parametrize("name", representatives(EXTENDED, KINDS_OF_METHOD))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pomona.core.errors import ConfigError
 from pomona.methods import fedavg
-from pomona.methods.base import Method, averaging
+from pomona.methods.base import Method
 from pomona.methods.fedala import ALA, FedALA, adaptive, by_layer, converged, mixed
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
@@ -229,7 +229,7 @@ def test_the_proximal_centre_stays_the_received_model():
     """w_i = 2, w = 6, W = 1/4: start 3. F(v) = (v - 1)^2 / 2, mu = 2, lr .1: v <- 3 - .1 ((3 - 1) + 2 (3 - 6)) = 3.4."""
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
     half = adaptive(fedavg.client(mu=2.0), ALA(weight_lr=0.0))
-    run = Federation(Method(averaging(), half, FedALA().method().card), problem)
+    run = Federation(Method(fedavg.server(), half, FedALA().method().card), problem)
     run.server = torch.tensor([6.0], dtype=torch.float64)
     full = {"last": 2.0, "weights": 0.25}
     state_with(run, 0, **{k: torch.full((1, 1), v, dtype=torch.float64) for k, v in full.items()})

@@ -62,10 +62,10 @@ def test_each_row_takes_the_steps_of_pytorch(name, momentum, decay, betas, eps, 
             theirs.step()
         expected.append(parameter.detach())
 
-    moments, given_ = base.moments_of(W, round_), gradients.clone()
+    moments, given_ = base.optimizer_state(W, round_), gradients.clone()
     for step, G in enumerate(gradients):
         a = sum(count > step for count in steps)
-        base.descend(W[:a], G[:a], moments[:a], round_)
+        base.optimizer_step(W[:a], G[:a], moments[:a], round_)
     assert_close(W, torch.stack(expected), atol=1e-6, rtol=1e-6)
     assert torch.equal(gradients, given_)  # a method may still want them
 
@@ -95,7 +95,7 @@ def test_a_part_of_a_row_trains_as_if_it_were_all_there_is():
     part, before = slice(1, 3), W.clone()
     alone = Quadratics(problem.targets[:, part].contiguous(), problem.rows)
     short = base.sgd(LocalTraining(alone, (0, 1), training.roster, round_), W[:, part].clone(), round_)
-    base.sgd_on(part, training, W, round_, 1, "training")
+    base.sgd(training, W, round_, 1, part=part)
     assert_close(W[:, part], short)
     assert torch.equal(W[:, :1], before[:, :1])
     assert torch.equal(W[:, 3:], before[:, 3:])

@@ -19,7 +19,7 @@ from problems import tiny
 MODULE = '''
 import torch
 from pydantic import Field
-from pomona.methods import base
+from pomona.methods import base, fedavg
 
 
 class Thrice(base.MethodSettings):
@@ -36,15 +36,19 @@ class Thrice(base.MethodSettings):
                     w.sub_(training.gradient(w, batch)[1], alpha=self.strength * round_.lr / 3)
             return None, {"model": W}, {"way": (W - received["model"]).norm(dim=1)}
 
-        return base.Method(base.averaging(), base.Client(base.nothing, train), CARD)
+        return base.Method(fedavg.server(), base.Client(base.no_state, train), CARD)
 
 
 way = base.Quantity("way", "values", "How far each client went", "distance", "the distance from the received model.")
 CARD = base.Card(
-    base.Presentation("Thrice Tuned", quantities=(way,)), "none", "three gradients a batch", "1", "1", "nothing",
-    ("global", "received"), "nothing", "a newcomer starts from the global model", (base.Gradients(per_batch=3),),
-    releases=(base.Release("gossip", "what the neighbours say", "set method.strength=0"),),
-    steps="plain",
+    base.Presentation("Thrice Tuned", quantities=(way,)), "none", "three gradients a batch", ("global", "received"),
+    joining="a newcomer starts from the global model",
+    exchange=base.Exchange("1", "1", private="nothing", keeps="nothing"),
+    privacy=base.PrivacyCost(
+        (base.Gradients(per_batch=3),),
+        (base.Release("gossip", "what the neighbours say", "set method.strength=0"),),
+    ),
+    needs=base.Needs(steps="plain"),
 )
 
 
@@ -118,7 +122,7 @@ def test_its_settings_are_checked_like_everybodys(own):
         ({"name": own, "strenght": 1}, "unknown key 'method.strenght'; did you mean method.strength"),
         ({"name": own, "strength": 0}, "method.strength = 0: input should be greater than 0"),
         ({"name": "elsewhere:Thrize"}, "cannot load 'elsewhere:Thrize'"),
-        ({"name": "elsewhere:Bare"}, "elsewhere:Bare is no method"),
+        ({"name": "elsewhere:Bare"}, "elsewhere:Bare is not a method"),
         ({"name": "nowhere:Thrice"}, "cannot load 'nowhere:Thrice'"),
     ):
         with pytest.raises(ConfigError, match=said):

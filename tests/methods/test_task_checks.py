@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 import torch
 
+from pomona.core.optimizer import Optimizer
 from pomona.methods import base
 from pomona.methods.fedavg import FedAvg
 from pomona.testing.round_checks import adamw_trains_rows_as_alone_and_otherwise_than_sgd
@@ -25,7 +26,7 @@ class Wrong(base.MethodSettings):
             before = received["model"]
             training.observe("global", before, "received")
             if self.fault == "sgd whatever is asked":
-                round_ = replace(round_, optimizer=base.Optimizer())
+                round_ = replace(round_, optimizer=Optimizer())
             W = base.sgd(training, before.clone(), round_)
             info = {}
             match self.fault:
@@ -37,7 +38,7 @@ class Wrong(base.MethodSettings):
                     dict(training.objective._module.named_parameters())["fc1.bias"].data += 1e-6
             return None, {"model": W}, info
 
-        return replace(method, client=base.Client(base.nothing, train))
+        return replace(method, client=base.Client(base.no_state, train))
 
 
 def test_a_method_without_a_fault_passes():

@@ -19,7 +19,7 @@ from pomona.objective import native_network
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.native import NativeObjective
 from pomona.objective.native_network import NativeNetwork
-from pomona.objective.optimizer_step import descend, moments_of
+from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.pytorch import TorchObjective
 
 native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
@@ -205,9 +205,9 @@ def test_a_step_of_another_optimizer_is_that_of_the_gradients():
     for optimizer in (Adam(name="adam"), Optimizer(max_grad_norm=1.0)):
         round_ = replace(sgd_round(), optimizer=optimizer)
         stepped, expected = W.clone(), W.clone()
-        losses = objective.step(stepped, batch, moments_of(W[:, part], round_), round_, part=part)
+        losses = objective.step(stepped, batch, optimizer_state(W[:, part], round_), round_, part=part)
         wanted, G = objective.gradient(W, batch, above=part.start)
-        descend(expected[:, part], G[:, part], moments_of(W[:, part], round_), round_)
+        optimizer_step(expected[:, part], G[:, part], optimizer_state(W[:, part], round_), round_)
         assert torch.equal(losses, wanted)
         assert torch.equal(stepped, expected)
         assert not torch.equal(stepped, W)

@@ -112,11 +112,11 @@ COVERED = [
 def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monkeypatch, name, over):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # durability is tested elsewhere
     method = METHODS[name](**over)
-    declared = [release.name for release in method.method().card.releases]  # and it asks for no more
+    declared = [release.name for release in method.method().card.privacy.releases]  # and it asks for no more
     p = problem(tmp_path, privacy(acknowledge=("metrics", "sample-counts", *declared)), (12, 9))
     rounds(method.method(), p, 2)
     for client, n in enumerate(p.sizes):
-        said = projected(privacy(), n, 4, method.method().card.gradients, 2, 2)
+        said = projected(privacy(), n, 4, method.method().card.privacy.gradients, 2, 2)
         made = p.objective.key_store(client).ledger.history()
         assert made, "a method that takes no gradients"
         assert epsilon(privacy(), made) <= epsilon(privacy(), said) * (1 + 1e-9)

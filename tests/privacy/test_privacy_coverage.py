@@ -20,7 +20,7 @@ BUDGET = {"epsilon_budget": 8.0}
 
 
 def own(name, **settings):
-    return METHODS[name](**settings).method().card.releases
+    return METHODS[name](**settings).method().card.privacy.releases
 
 
 @pytest.mark.parametrize("name", list(METHODS))
@@ -50,7 +50,7 @@ def test_the_page_names_the_methods_of_each_release():
 
 
 def names(card):
-    return {release.name for release in card.releases}
+    return {release.name for release in card.privacy.releases}
 
 
 def test_what_follows_from_the_data_and_the_budget():
@@ -79,7 +79,7 @@ def test_unknown_names_and_a_large_delta_and_split_batches_are_refused():
         ("partialfed", {"rule": "adaptive"}, {"rule": "lower-shared"}, "lower-shared"),
         ("per-fedavg", {"order": "exact"}, {"order": "hf"}, "method.order to first or hf"),
     ):
-        assert METHODS[name](**good).method().card.not_private is None
+        assert METHODS[name](**good).method().card.privacy.not_private is None
         with pytest.raises(ConfigError, match=remedy):
             Scenario.prepare(tiny(name, bad, privacy=privacy().model_dump()))
 
@@ -103,7 +103,7 @@ def test_fedfomos_table_is_accepted_as_it_stands():
             Privacy(**tree["privacy"]),
             METHODS[tree["method"]["name"]](**{k: v for k, v in tree["method"].items() if k != "name"}),
         )
-        check(settings, [tree["data"]["train_limit"] // tree["clients"]], method.method().card.releases)
-        asked = method.method().card.gradients
+        check(settings, [tree["data"]["train_limit"] // tree["clients"]], method.method().card.privacy.releases)
+        asked = method.method().card.privacy.gradients
         n = tree["data"]["train_limit"] * (1 - tree["data"]["validation_share"]) // tree["clients"]
         assert projected_epsilon(settings, asked, int(n), tree["batch_size"], tree["local_epochs"], tree["rounds"]) > 0

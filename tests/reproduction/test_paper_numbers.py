@@ -55,7 +55,7 @@ def test_every_size_resolves(path):
             config = group.cells()[0].config
             assert config.clients >= 2
             if config.privacy:
-                check(config.privacy, [1000], config.method.method().card.releases)
+                check(config.privacy, [1000], config.method.method().card.privacy.releases)
 
 
 @pytest.mark.parametrize("path", [p for p in SUITES if p.stem not in {*ELSEWHERE, *NO_PAPER}], ids=lambda p: p.stem)

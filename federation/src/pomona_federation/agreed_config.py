@@ -50,7 +50,7 @@ def resolved(study: RunStudy, task: TaskSettings, places: int, share: float, ins
         # No party sees all labels, so the default metric follows from the targets alone.
         metric = require(config.metric or kind.usual, kind)
         config = config.model_copy(update={"metric": metric.name})
-        steps = config.method.method().card.steps
+        steps = config.method.method().card.needs.steps
         require_steps(config.method.name, steps, config.momentum, config.optimizer)
         if given := initial(config.model):
             pinned = config.model.model_copy(update={"init_sha256": given.sha256})

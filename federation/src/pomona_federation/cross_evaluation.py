@@ -36,11 +36,14 @@ class CrossEvaluation(base.MethodSettings):
     def method(self) -> base.Method:
         """The two halves."""
         if not self.places:
-            return base.Method(base.silent(), base.Client(start, judge_given), replace(CARD, judges=(GIVEN,)))
+            return base.Method(base.no_server(), base.Client(start, judge_given), replace(CARD, judges=(GIVEN,)))
         card = replace(
             CARD,
-            down=f"once, the models that the others sent, {len(self.places)} at most",
-            up="once, its personal model of the study that is evaluated, if it has one",
+            exchange=replace(
+                CARD.exchange,
+                down=f"once, the models that the others sent, {len(self.places)} at most",
+                up="once, its personal model of the study that is evaluated, if it has one",
+            ),
             judges=tuple(map(name, self.places)),
         )
         return base.Method(server(frozenset(self.places)), base.Client(start, judge_all(self.places)), card)
@@ -76,7 +79,7 @@ def server(places: frozenset[int]) -> base.Server:
         sent: Sent, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Sent:
         who = torch.tensor([i for i in ids if i in places], dtype=torch.long)
-        return Sent(base.placed(sent.models, ids, uplink["model"]), sent.there.index_fill(0, who, True))
+        return Sent(base.replace_rows(sent.models, ids, uplink["model"]), sent.there.index_fill(0, who, True))
 
     def welcome(sent: Sent, ids: tuple[int, ...], roster: base.Roster) -> tuple[Sent, None]:
         return sent, None
@@ -122,12 +125,8 @@ CARD = base.Card(
     presentation=base.Presentation("Cross-evaluation"),
     paper="none",
     summary="each model is evaluated at every silo; nothing is trained",
-    down="0",
-    up="0",
-    private="the samples",
+    exchange=base.Exchange(down="0", up="0", private="the samples", keeps="its model"),
     headline=("judged", "received"),
-    keeps="its model",
     joining="no silo joins: there is one round",
-    gradients=(),
-    not_private="it trains nothing; take run.privacy out",
+    privacy=base.PrivacyCost(gradients=(), not_private="it trains nothing; take run.privacy out"),
 )

@@ -12,7 +12,7 @@ from pomona.core.registry import own_code_barred
 from pomona.record.result import Result
 from pomona.record.run_folder import load
 from pomona.results.figures.figure import FORMS, forms
-from pomona.storage.atomic_io import own, writing
+from pomona.storage.atomic_io import own
 
 Flag = Annotated[bool, Parameter(negative="")]
 
@@ -150,35 +150,26 @@ def trajectory(
     emit({"written": made}) if json else print(*made, sep="\n")
 
 
-def methods(*, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:
-    """List the methods: paper, cost per client and round in models, what stays private, the headline model.
-
-    Parameters
-    ----------
-    to
-        folder for the same as Markdown pages, with equations and settings
-    """
-    from pomona.cli.method_pages import pages
+def methods(*, json: Json = False) -> None:
+    """List the methods: paper, cost per client and round in models, what stays private, the headline model."""
     from pomona.methods import METHODS
 
-    if to:
-        with writing(to):
-            to.mkdir(parents=True, exist_ok=True)
-            for name, text in pages().items():
-                (to / name).write_text(text, encoding="utf-8")
-        emit({"written": to}) if json else print(to)
-        return
     cards = {name: settings().method().card for name, settings in METHODS.items()}
     if json:
         emit({name: vars(card) for name, card in cards.items()})
         return
     for name, card in cards.items():
+        sent = card.exchange
         out.print(f"[bold]{name}[/]  {card.summary}", highlight=False)
         out.print(f"  paper    {card.paper}", highlight=False, markup=False)
-        out.print(f"  models   {card.down} down, {card.up} up, per client and round", highlight=False, markup=False)
-        out.print(f"  private  {card.private}", highlight=False, markup=False)
+        out.print(
+            f"  models   {sent.down} down, {sent.up} up, per client and round",
+            highlight=False,
+            markup=False,
+        )
+        out.print(f"  private  {sent.private}", highlight=False, markup=False)
         out.print(f"  headline {', '.join(card.headline)}", highlight=False, markup=False)
-        out.print(f"  needs    {card.needs}; a client keeps {card.keeps}", highlight=False, markup=False)
+        out.print(f"  needs    {card.needs.cohort}; a client keeps {sent.keeps}", highlight=False, markup=False)
         out.print(f"  joining  {card.joining}", highlight=False, markup=False)
 
 

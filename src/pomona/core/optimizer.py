@@ -1,4 +1,4 @@
-"""Section ``optimizer``: how a local step uses the gradient; applied by ``methods.row_algebra.descend``."""
+"""Section ``optimizer``: how a local step uses the gradient; applied by ``objective.optimizer_step``."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

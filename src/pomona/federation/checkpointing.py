@@ -32,7 +32,7 @@ def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]
     ``rounds`` is separate, since rounds may be added if a round does not depend on the total (``extends``).
     """
     tree = without(config.tree(), FREE)
-    lays_out = config.method.method().card.needs_total or config.lr_schedule == "cosine"
+    lays_out = config.method.method().card.needs.total_rounds or config.lr_schedule == "cosine"
     rounds, extends = tree.pop("rounds"), not lays_out
     same = {"schema": checkpoint.SCHEMA, "config": tree, "data": fingerprint, "partition": partition}
     return {**same, "rounds": rounds, "extends": extends}

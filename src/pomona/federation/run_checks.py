@@ -26,7 +26,7 @@ def require_possible(scenario: Scenario) -> None:
             f"{looks[0]} looks at validation samples, but no client has any; raise data.validation_share, or give "
             "them validation rows"
         )
-    require_steps(config.method.name, method.card.steps, config.momentum, config.optimizer)
+    require_steps(config.method.name, method.card.needs.steps, config.momentum, config.optimizer)
 
 
 def cautions(scenario: Scenario) -> list[str]:
@@ -78,7 +78,7 @@ def _unused(scenario: Scenario) -> str:
 def _normless(scenario: Scenario) -> str:
     """Warn if a method about normalisation layers is used with a network without trained ones."""
     config = scenario.config
-    other = config.method.method().card.without_norms
+    other = config.method.method().card.needs.without_norms
     if other and not scenario.initial.norms:
         return f"{config.method.name} is {other} here: no normalisation layer of {config.model.name} is trained"
     return ""

@@ -1,8 +1,10 @@
 """ALA combined with other methods whose clients start local training from one received model.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
-2023, table 4 ("ALA as a module"). The wrapped method runs as it is, from ALA's start; a proximal centre stays the
-received model, for FedAMP the cloud model u_i. A method with a personal model keeps that as its headline.
+2023 (arXiv 2212.01197), table 4 ("ALA as a module").
+
+The wrapped method runs as it is, from ALA's start; a proximal centre stays the received model, for FedAMP the cloud
+model u_i. A method with a personal model keeps that as its headline.
 
 Not available for APPLE, FedFomo, LG-FedAvg and MOCHA, which have no single received model to start from; FedRep, which
 receives no last layer for the weights; and PartialFed, which mixes the two models itself. Table 4 has the last two, but

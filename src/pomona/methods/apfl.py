@@ -27,7 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
+from pomona.methods import base, fedavg
 
 
 class APFL(base.MethodSettings):
@@ -41,7 +41,7 @@ class APFL(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(base.averaging(), client(self), CARD)
+        return base.Method(fedavg.server(), client(self), CARD)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def client(settings: APFL) -> base.Client:
     ) -> base.Trained[APFLState]:
         training.observe("global", received["model"], "received")
         W, V, A = received["model"].clone(), state.model, state.alpha.unsqueeze(1)
-        rows = (W, V, A, base.moments_of(W, round_), base.moments_of(V, round_))
+        rows = (W, V, A, base.optimizer_state(W, round_), base.optimizer_state(V, round_))
         for batch, w, v, a, velocity_w, velocity_v in training.steps(round_.epochs, *rows):
             mixed = torch.lerp(w, v, a)
             _, at_w = training.gradient(w, batch)
@@ -73,8 +73,8 @@ def client(settings: APFL) -> base.Client:
             if settings.adaptive and batch.step == 0:
                 slope = ((v - w) * at_mixed).sum(1, keepdim=True)
                 a.sub_(round_.lr * slope).clamp_(0, 1)
-            base.descend(w, at_w, velocity_w, round_)
-            base.descend(v, pushed, velocity_v, round_)
+            base.optimizer_step(w, at_w, velocity_w, round_)
+            base.optimizer_step(v, pushed, velocity_v, round_)
         training.observe("personal", torch.lerp(W, V, A), "trained")
         return APFLState(V, A.squeeze(1)), {"model": W}, {"alpha": A.squeeze(1)}
 
@@ -96,14 +96,13 @@ CARD = base.Card(
     presentation=base.Presentation("APFL", QUANTITIES),
     paper="Deng et al., arXiv 2003.13461, Algorithm 1",
     summary="each client mixes an own model with its copy of the global one",
-    down="1",
-    up="1",
-    private="the own model and the mixing weight alpha",
+    exchange=base.Exchange(
+        down="1", up="1", private="the own model and the mixing weight alpha", keeps="its own model and alpha"
+    ),
     headline=("personal", "trained"),
-    keeps="its own model and alpha",
     joining=(
         "a newcomer's own model starts from the global one, alpha from its setting; unseen: as a newcomer, "
         "under the standing global model"
     ),
-    gradients=(base.Gradients(per_batch=2),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(per_batch=2),)),
 )

@@ -107,10 +107,16 @@ class APPLE(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         weighed = self.mu > 0 and self.schedule_share > 0
-        card = replace(CARDS[self.core_step], down_models=lambda clients: limit(self.budget, clients))
+        card = replace(
+            CARDS[self.core_step],
+            exchange=replace(CARDS[self.core_step].exchange, down_models=lambda clients: limit(self.budget, clients)),
+        )
         if self.budget:
-            card = replace(card, tells={"request": f"whose cores it wants next, at most {self.budget}"})
-        return base.Method(server(self), client(self), replace(card, needs_total=weighed))
+            card = replace(
+                card,
+                exchange=replace(card.exchange, tells={"request": f"whose cores it wants next, at most {self.budget}"}),
+            )
+        return base.Method(server(self), client(self), replace(card, needs=base.Needs(total_rounds=weighed)))
 
 
 def schedule(settings: APPLE, round_: base.Round) -> float:
@@ -155,12 +161,12 @@ def server(settings: APPLE) -> base.Server:
     def aggregate(
         bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Bank:
-        requests = base.placed(bank.requests, ids, uplink["request"])
-        return Bank(base.placed(bank.cores, ids, uplink["core"]), handed_out(bank, ids), requests)
+        requests = base.replace_rows(bank.requests, ids, uplink["request"])
+        return Bank(base.replace_rows(bank.cores, ids, uplink["core"]), handed_out(bank, ids), requests)
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
-        row = base.mean_of(bank.cores, roster)
-        return Bank(base.placed(bank.cores, ids, row), handed_out(bank, ids), bank.requests), row
+        row = base.members_mean(bank.cores, roster)
+        return Bank(base.replace_rows(bank.cores, ids, row), handed_out(bank, ids), bank.requests), row
 
     def expects(bank: Bank) -> base.Uplink:
         return {"core": bank.cores[0], "request": bank.requests[0]}
@@ -302,18 +308,20 @@ CARD = base.Card(
     presentation=base.Presentation("APPLE", QUANTITIES),
     paper="Luo and Wu, IJCAI 2022, Algorithm 1, eqs. 4-9",
     summary="each client learns its own mixture of everybody's core models",
-    down="M (all others without a budget)",
-    up="1",
-    private="the directed relationships and the personal model",
+    exchange=base.Exchange(
+        down="M (all others without a budget)",
+        up="1",
+        private="the directed relationships and the personal model",
+        keeps="its core and its DR row; under a budget copies of all cores (N models)",
+        tells={"request": "whose cores it wants next: everybody's"},
+    ),
     headline=("personal", "trained"),
-    keeps="its core and its DR row; under a budget copies of all cores (N models)",
     joining=(
         "p_0 follows the roster; a newcomer's core starts from the members' mean core, its row from p_0, its "
         "column at the others from 0; a leaver's column and copies become 0; unseen: learns its DR row alone "
         "over standing cores"
     ),
-    gradients=(base.Gradients(),),
-    tells={"request": "whose cores it wants next: everybody's"},
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )
 
 CARDS = {
@@ -323,7 +331,10 @@ CARDS = {
         presentation=base.Presentation("APPLE, local", QUANTITIES),
         paper="an extension of this package to Luo and Wu, IJCAI 2022",
         summary="each client learns a model of its own over a learned mixture of everybody's progress",
-        keeps="its core, its DR row and the model it started from; under a budget copies of all cores (N models)",
+        exchange=replace(
+            CARD.exchange,
+            keeps="its core, its DR row and the model it started from; under a budget copies of all cores (N models)",
+        ),
         joining=(
             "p_0 follows the roster; a newcomer's core and origin are the members' mean core, its row starts from p_0, "
             "its column at the others from 0; a leaver's column and copies become 0; unseen: learns its DR row and a "

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pomona.core.optimizer import Optimizer
 from pomona.methods import base
 from pomona.objective.objective import Mixture
 
@@ -66,11 +67,11 @@ def paper(
 ) -> Moved:
     """Apply eqs. 5 and 6 to rows C (n, d) and P (n, N) step by step, in place; ``dr_lr`` is 0.001 if not set."""
     dr_round = relationships_round(round_, (DR_LR if dr_lr is None else dr_lr) * round_.decay)
-    rows = (C, P, base.moments_of(C, round_), base.moments_of(P, round_), mixing.own)
+    rows = (C, P, base.optimizer_state(C, round_), base.optimizer_state(P, round_), mixing.own)
     for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
         mixture = Mixture(p, mine, mixing.cores(len(c)), c)
         slopes = training.mixed_step(mixture, batch, vc, round_)
-        base.descend(p, (slopes + mixing.penalty(p)) * mixing.known, vp, dr_round)
+        base.optimizer_step(p, (slopes + mixing.penalty(p)) * mixing.known, vp, dr_round)
     return C, P, lambda: training.mixtures(Mixture(P, mixing.own, mixing.copies, C))
 
 
@@ -84,16 +85,17 @@ def local(
     """
     W, rates = mixture(C, P, mixing), safe_rates(C, mixing, round_, dr_lr)
     dr_round = relationships_round(round_, 1.0)
-    rows = (W, P, base.moments_of(W, round_), base.moments_of(P, round_), mixing.own, C, mixing.origins, rates)
+    states = base.optimizer_state(W, round_), base.optimizer_state(P, round_)
+    rows = (W, P, *states, mixing.own, C, mixing.origins, rates)
     for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.epochs, *rows):
         C0 = mixing.cores(len(w))
         _, G = training.gradient(w, batch)
         slopes = training.products(Mixture(p, mine, C0, c), G) - (G * o).sum(1, keepdim=True)
         slopes = (slopes + mixing.penalty(p)) * mixing.known
         D = (rate * slopes.unsqueeze(1)).sum(2)  # a matrix product's bits would depend on the other clients in the call
-        base.descend(w, G, vw, round_)
+        base.optimizer_step(w, G, vw, round_)
         before = p.clone()
-        base.descend(p, D, vp, dr_round)
+        base.optimizer_step(p, D, vp, dr_round)
         change = p - before
         w.add_(training.mixtures(Mixture(change, mine, C0, c)).addcmul_(change.sum(1, keepdim=True), o, value=-1))
     return W + (C - mixture(C, P, mixing)), P, lambda: W
@@ -101,7 +103,7 @@ def local(
 
 def relationships_round(round_: base.Round, lr: float) -> base.Round:
     """Return the round for the steps of P: plain SGD with the round's momentum at its own rate, without decay."""
-    return replace(round_, lr=lr, weight_decay=0.0, optimizer=base.Optimizer())
+    return replace(round_, lr=lr, weight_decay=0.0, optimizer=Optimizer())
 
 
 def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:
@@ -114,7 +116,7 @@ def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:
         apart = [(q @ ((C0[k] if C0.dim() == 3 else C0) - c[k])).squeeze(0) for k, q in enumerate(others)]
         return c + torch.stack(apart) + over * (c - o)
 
-    return base.by_columns(mix, mixing.copies, C, mixing.origins)
+    return base.chunked(mixing.copies).apply(mix, C, mixing.origins).compute()
 
 
 def safe_rates(C: Tensor, mixing: Mixing, round_: base.Round, dr_lr: float | None) -> Tensor:
@@ -142,11 +144,10 @@ def _products(C: Tensor, mixing: Mixing, k: int) -> Tensor:
     copies = mixing.copies[k] if mixing.copies.dim() == 3 else mixing.copies
     own = mixing.own[k].unsqueeze(1)
 
-    def products(C0: Tensor, c: Tensor, o: Tensor) -> Tensor:
-        apart = (torch.where(own, c, C0) - o)[mixing.known]
-        return apart @ apart.T
+    def progress(C0: Tensor, c: Tensor, o: Tensor) -> Tensor:
+        return (torch.where(own, c, C0) - o)[mixing.known]
 
-    return base.sum_by_columns(products, copies, C[k : k + 1], mixing.origins[k : k + 1])
+    return base.chunked(copies).apply(progress, C[k : k + 1], mixing.origins[k : k + 1]).gram()
 
 
 RULES = {

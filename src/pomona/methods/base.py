@@ -18,52 +18,35 @@ from numpy.typing import NDArray
 from pydantic import field_validator
 from torch import Tensor
 
-from pomona.core.optimizer import Optimizer, Steps
+from pomona.core.optimizer import Steps
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
-from pomona.core.weight_limit import SLACK, reweighted
-from pomona.methods.row_algebra import (
-    Copies,
-    Rows,
-    alike,
-    cosines,
-    head,
-    insert,
-    mean_of,
-    mean_of_some,
-    over_moments,
-    placed,
-    sgd,
-    sgd_on,
-    upper,
-    weighted_mean,
-    within,
-    without,
-)
-from pomona.objective.objective import ConstantFeatures, Pull
-from pomona.objective.optimizer_step import descend, moments_of
+from pomona.methods.local_sgd import sgd
+from pomona.methods.row_algebra import Copies, Rows, members_mean, replace_rows, weighted_mean
+from pomona.objective.objective import Pull
+from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.training import LocalTraining, When
 from pomona.partition.partition import Partition
 from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import RELEASES, Release
 from pomona.record.presentation import Presentation, Quantity
-from pomona.storage.mapped_tensor import by_columns, filed, norms_by_columns, sum_by_columns
+from pomona.storage.mapped_tensor import chunked, filed
 
 __all__ = [
     "RELEASES",
     "Card",
     "Client",
-    "ConstantFeatures",
     "Copies",
     "Downlink",
+    "Exchange",
     "Gradients",
-    "Info",
     "Initial",
     "LocalTraining",
     "Method",
     "MethodSettings",
-    "Optimizer",
+    "Needs",
     "Presentation",
+    "PrivacyCost",
     "Pull",
     "Quantity",
     "Received",
@@ -74,31 +57,16 @@ __all__ = [
     "Server",
     "Trained",
     "Uplink",
-    "alike",
-    "averaging",
-    "by_columns",
-    "cosines",
-    "descend",
-    "forgetful",
-    "head",
-    "insert",
-    "mean_of",
-    "mean_of_some",
-    "moments_of",
-    "norms_by_columns",
-    "nothing",
-    "over_moments",
-    "own_model",
-    "placed",
-    "reweighting",
+    "chunked",
+    "members_mean",
+    "model_state",
+    "no_server",
+    "no_state",
+    "optimizer_state",
+    "optimizer_step",
+    "replace_rows",
     "sgd",
-    "sgd_on",
-    "silent",
-    "sum_by_columns",
-    "upper",
     "weighted_mean",
-    "within",
-    "without",
 ]
 
 
@@ -139,11 +107,15 @@ class Initial:
         return replace(self, make=lambda client: filed(self.make(client), folder))
 
 
-def nothing(*_: Any) -> None:
-    """Return None: the state of a half without one, and the note or warning of a method without one."""
+def no_state(*_: Any) -> None:
+    """Return None: the ``start`` of a half without state."""
 
 
-def own_model(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> Tensor:
+def _nothing(*_: Any) -> None:
+    """Return None: no note, no warning, no flaw."""
+
+
+def model_state(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> Tensor:
     """Return the ``start`` of a client half whose state is its own model: (n, d), initially the common one."""
     return initial().repeat(len(ids), 1)
 
@@ -181,8 +153,8 @@ class Server:
     relays: Mapping[str, str] = field(default_factory=dict)
     global_model: bool = False
     averages: bool = False
-    closing: Callable[[Any, Roster, Round], str | None] = nothing
-    flaw: Callable[[Uplink], str | None] = nothing
+    closing: Callable[[Any, Roster, Round], str | None] = _nothing
+    flaw: Callable[[Uplink], str | None] = _nothing
     limited: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Mapping[int, str]] = lambda *_: {}
 
 
@@ -214,6 +186,63 @@ class Client:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """What a client receives, sends and keeps: for pages, and for consent.
+
+    Attributes:
+        down, up: models per client and round.
+        private: data that stays with the client.
+        keeps: a client's history, i.e. its state from round to round.
+        tells: a phrase on what the server learns about a client from each entry of its uplink that is not a model.
+        down_models: maximum models that a client receives in a round, as a function of the number of clients; None if
+            ``down`` is a number, or a share of one model.
+    """
+
+    down: str
+    up: str
+    private: str
+    keeps: str
+    tells: Mapping[str, str] = field(default_factory=dict)
+    down_models: Callable[[int], int] | None = None
+
+
+@dataclass(frozen=True)
+class PrivacyCost:
+    """What differential privacy has to account for.
+
+    Attributes:
+        gradients: all gradients on training data, from which the cost of privacy is projected.
+        releases: information sent besides the noised gradients, to be acknowledged in private training.
+        not_private: the reason why it cannot train privately, with a remedy; None if it can.
+        batchwise: whether its criteria on outputs use only the samples of the batch, so that these may be patches.
+    """
+
+    gradients: tuple[Gradients, ...]
+    releases: tuple[Release, ...] = ()
+    not_private: str | None = None
+    batchwise: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run must have for the method.
+
+    Attributes:
+        cohort: requirements of a round besides any cohort's training data.
+        validation: whether every client needs validation samples.
+        total_rounds: whether a round depends on the number of rounds, so that a run cannot be extended.
+        steps: the local steps that the update rule supports.
+        without_norms: the equivalent method for a network without normalisation layers, if any.
+    """
+
+    cohort: str = "any cohort"
+    validation: bool = False
+    total_rounds: bool = False
+    steps: Steps = "any"
+    without_norms: str | None = None
+
+
+@dataclass(frozen=True)
 class Card:
     """The method's card, like a model card: all that the rest of the package knows about it.
 
@@ -221,47 +250,21 @@ class Card:
         presentation: title, colour, and the names for ``info``; stored in records.
         paper: the source, with its equations.
         summary: the method in one line.
-        down, up: models per client and round.
-        down_models: maximum models that a client receives in a round, as a function of the number of clients; None if
-            ``down`` is a number, or a share of one model.
-        private: data that stays with the client.
         headline: the (model, when) that its paper reports.
-        keeps: a client's history, i.e. its state from round to round.
         joining: the effect on the method's numbers of clients that join, leave, or never train.
-        gradients: all gradients on training data, from which the cost of privacy is projected.
-        releases: information sent besides the noised gradients, to be acknowledged in private training.
-        not_private: the reason why it cannot train privately, with a remedy; None if it can.
-        needs: requirements of a round besides any cohort's training data.
-        validates: whether every client needs validation samples.
-        needs_total: whether a round depends on the number of rounds, so that a run cannot be extended.
-        steps: the local steps that the update rule supports.
+        exchange, privacy, needs: its parts.
         judges: models that its clients observe besides the headline one and personal, global and local.
-        batchwise: whether its criteria on outputs use only the samples of the batch, so that these may be patches.
-        without_norms: the equivalent method for a network without normalisation layers, if any.
-        tells: a phrase on what the server learns about a client from each entry of its uplink that is not a model.
     """
 
     presentation: Presentation
     paper: str
     summary: str
-    down: str
-    up: str
-    private: str
     headline: tuple[str, When]
-    keeps: str
     joining: str
-    gradients: tuple[Gradients, ...]
-    releases: tuple[Release, ...] = ()
-    not_private: str | None = None
-    needs: str = "any cohort"
-    validates: bool = False
-    needs_total: bool = False
-    steps: Steps = "any"
+    exchange: Exchange
+    privacy: PrivacyCost
+    needs: Needs = Needs()
     judges: tuple[str, ...] = ()
-    batchwise: bool = False
-    without_norms: str | None = None
-    tells: Mapping[str, str] = field(default_factory=dict)
-    down_models: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -276,13 +279,13 @@ class Method:
     server: Server
     client: Client
     card: Card
-    caution: Callable[[Round, int], str | None] = nothing
+    caution: Callable[[Round, int], str | None] = _nothing
     share: Callable[[Partition, NDArray[Any], int], Partition] | None = None
 
     @property
     def lasting(self) -> bool:
         """Return whether rounds of a client whose results are not used build on each other."""
-        return self.server.separable or not (self.client.constant or self.client.start is nothing)
+        return self.server.separable or not (self.client.constant or self.client.start is no_state)
 
 
 class MethodSettings(Settings, ABC):
@@ -304,116 +307,12 @@ class MethodSettings(Settings, ABC):
         """Return the two halves and the card."""
 
 
-def averaging(part: Callable[[Initial], Tensor] | None = None) -> Server:
-    """Return FedAvg's server (McMahan et al. 2017): one common model w, w <- sum_i n_i / n w_i over the cohort.
-
-    ``part`` takes the averaged part (k,) from the initial model, if clients keep the rest; joining clients then start
-    from the run's initial model.
-    """
-
-    def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
-        return part(initial) if part else initial()
-
-    def down(w: Tensor, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
-        return {"model": Rows.same(w, len(ids))}
-
-    def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
-        return weighted_mean(uplink["model"], roster.weights(ids))
-
-    def expects(w: Tensor) -> Uplink:
-        return {"model": w}
-
-    def welcome(w: Tensor, ids: tuple[int, ...], roster: Roster) -> tuple[Tensor, Tensor | None]:
-        return w, None if part else w
-
-    return Server(start, down, aggregate, welcome, expects, global_model=part is None, averages=True)
-
-
-Ratios = Callable[[Tensor, Uplink, Tensor, Round], Tensor]
-Bounds = Mapping[str, tuple[Tensor, Tensor]]
-
-
-def reweighting(
-    says: Mapping[str, float],
-    ratios: Ratios,
-    bounds: Callable[[tuple[int, ...], Roster, Round], Bounds] = lambda *_: {},
-) -> Server:
-    """Return FedAvg's server with further client weights: w <- w + sum_i c_i (w_i - w), c_i = p_i ratio_i.
-
-    If shares are limited (``Roster.largest``), so are the c_i, and their sum is at most 1
-    (``core.weight_limit.reweighted``). Clients that are limited, or whose number is outside its bounds, are named.
-
-    ``says``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of each.
-    ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,). If all ratios are 1 this
-    is FedAvg, to the bit.
-    bounds(ids, roster, round) -> by name the lower and upper bounds (n,) of a number, derived from what is known about
-    the clients; a number outside is replaced by the nearest bound.
-    """
-    mean = averaging()
-
-    def believed(uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Uplink:
-        """Return the uplink with its numbers limited to their bounds."""
-        within_bounds = {
-            name: uplink[name].cpu().clamp(low.unsqueeze(1), high.unsqueeze(1))
-            for name, (low, high) in bounds(ids, roster, round_).items()
-        }
-        return {**uplink, **within_bounds}
-
-    def counted(w: Tensor, uplink: Uplink, p: Tensor, round_: Round) -> tuple[Tensor, Tensor]:
-        """Return the ratios and the c_i of the method (n,), on the CPU."""
-        ratio = ratios(w, uplink, p, round_).to(p)
-        return ratio, p * ratio
-
-    def limit(c: Tensor, p: Tensor, roster: Roster) -> Tensor:
-        """Return the c_i (n,) after the limit."""
-        return torch.tensor(reweighted(p.tolist(), c.tolist(), roster.largest), dtype=p.dtype)
-
-    def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
-        p, W = roster.weights(ids), uplink["model"]
-        ratio, c = counted(w, believed(uplink, ids, roster, round_), p, round_)
-        left = limit(c, p, roster)
-        more = p * (ratio - 1) if torch.equal(left, c) else left - p
-        return weighted_mean(W, p.to(w.device)) + by_columns(lambda rows, sent: more.to(rows) @ (rows - sent), W, w)
-
-    def limited(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> dict[int, str]:
-        found, p = {}, roster.weights(ids)
-        for name, (low, high) in bounds(ids, roster, round_).items():
-            for i, said, least, most in zip(
-                ids, uplink[name].squeeze(1).tolist(), low.tolist(), high.tolist(), strict=True
-            ):
-                if not least * (1 - SLACK) <= said <= most * (1 + SLACK):
-                    found[i] = f"{name} {said:.4g}, and its samples make {least:.4g} to {most:.4g}; it counts by those"
-        _, c = counted(w, believed(uplink, ids, roster, round_), p, round_)
-        left = limit(c, p, roster)
-        shares = (c / c.sum()).tolist(), (left / left.sum()).tolist()
-        for k, (i, share, kept) in enumerate(zip(ids, *shares, strict=True)):
-            if i not in found and kept < share * (1 - SLACK):
-                numbers = ", ".join(f"{name} {float(uplink[name][k]):.4g}" for name in says)
-                found[i] = (
-                    f"{numbers}, by which it has {100 * share:.3g} % of the mean; it counts for {100 * kept:.3g} %"
-                )
-        return found
-
-    def expects(w: Tensor) -> Uplink:
-        return {"model": w, **{name: torch.zeros(1, dtype=torch.float64) for name in says}}
-
-    def flaw(uplink: Uplink) -> str | None:
-        low = [(name, float(uplink[name]), least) for name, least in says.items() if float(uplink[name]) < least]
-        return f"tensor '{low[0][0]}' holds {low[0][1]:.3g}, where at least {low[0][2]:g} is possible" if low else None
-
-    return replace(mean, aggregate=aggregate, expects=expects, flaw=flaw, limited=limited)
-
-
-def silent() -> Server:
-    """Return the server of methods without one."""
-    return Server(nothing, lambda *_: {}, nothing, welcome=lambda *_: (None, None), expects=lambda _: {})
-
-
-def forgetful(name: str, weight: float, round_: Round) -> str | None:
-    """Warn if a method's pull on personal models, ``method.lambda``, is not small against a step."""
-    if round_.lr * weight < 1:
-        return None
-    return (
-        f"{name}: lr x lambda = {round_.lr * weight:.3g}; from 1 on every step forgets the personal model; "
-        f"set method.lambda well below {1 / round_.lr:.3g}, or a smaller lr"
+def no_server() -> Server:
+    """Return the server half of methods without one: nothing is sent."""
+    return Server(
+        no_state,
+        down=lambda *_: {},
+        aggregate=no_state,
+        welcome=lambda *_: (None, None),
+        expects=lambda _: {},
     )

@@ -41,6 +41,8 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
+from pomona.methods.row_algebra import cosine_similarity
+from pomona.storage.mapped_tensor import Chunked
 
 NOBODY = -1  # the cluster of clients that are not members
 SMALLEST = 3
@@ -63,7 +65,7 @@ class CFL(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(server(self), base.Client(base.nothing, train), CARD)
+        return base.Method(server(self), base.Client(base.no_state, train), CARD)
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def server(settings: CFL) -> base.Server:
     ) -> Clusters:
         who = torch.tensor(ids)
         state = replace(state, labels=state.labels.masked_fill(~roster.known, NOBODY))
-        updates = Updates(uplink["model"], state.models, state.labels[who])
+        updates = Updates.of(uplink["model"], state.models, state.labels[who])
         if not state.unit:
             state = replace(state, unit=unit(settings, updates))
         for cluster in state.labels[who].unique().tolist():
@@ -126,33 +128,29 @@ def server(settings: CFL) -> base.Server:
 
 @dataclass(frozen=True)
 class Updates:
-    """A round's updates in double precision: received rows W (n, d) minus what was sent, never all of them in memory.
+    """A round's updates (n, d) in double precision, never all of them in memory; the cluster (n,) of each."""
 
-    ``models`` (V, d) are the clusters', ``labels`` (n,) the cluster of each row.
-    """
-
-    W: Tensor
-    models: Tensor
+    rows: Chunked
     labels: Tensor
+
+    @classmethod
+    def of(cls, W: Tensor, models: Tensor, labels: Tensor) -> "Updates":
+        """Return the updates by which received rows W (n, d) differ from their clusters' models (V, d)."""
+        changes = base.chunked(W) - base.chunked(models)[labels]
+        return cls(changes.apply(lambda change: change.double().cpu()), labels)
+
+    def within(self, cluster: int) -> Chunked:
+        """Return the updates (m, d) of a cluster's members."""
+        return self.rows[self.labels == cluster]
 
     @cached_property
     def norms(self) -> Tensor:
         """The norm (n,) of each update."""
-        return base.norms_by_columns(self._of, self.W, self.models)
+        return self.rows.norms()
 
     def mean_norm(self, cluster: int) -> Tensor:
         """Return the norm () of the mean update of a cluster."""
-        own = self.labels == cluster
-        mean = base.norms_by_columns(lambda w, v: self._of(w, v)[own].mean(0, keepdim=True), self.W, self.models)
-        return mean.squeeze(0)
-
-    def similarity(self, cluster: int) -> Tensor:
-        """Return the cosines (m, m) between a cluster's updates."""
-        own = self.labels == cluster
-        return base.cosines(lambda w, v: self._of(w, v)[own], self.W, self.models)
-
-    def _of(self, w: Tensor, v: Tensor) -> Tensor:
-        return (w - v[self.labels]).double().cpu()
+        return self.within(cluster).apply(lambda own: own.mean(0, keepdim=True)).norms().squeeze(0)
 
 
 def unit(settings: CFL, updates: Updates) -> Tensor:
@@ -178,7 +176,7 @@ def split(settings: CFL, state: Clusters, cluster: int, updates: Updates) -> Clu
 
     Unchanged if the halves are too similar to be distinguished from noise.
     """
-    similarity = updates.similarity(cluster).numpy()
+    similarity = cosine_similarity(updates.within(cluster)).numpy()
     apart = bipartition(similarity)
     across = float(similarity[np.ix_(apart, ~apart)].max())
     if math.sqrt(max(1 - across, 0) / 2) <= settings.gamma_max:
@@ -220,7 +218,9 @@ def averaged(state: Clusters, W: Tensor, who: Tensor) -> Clusters:
     """Return the state with each cluster's model set to the mean of its members' rows in W (n, d) of ``who``."""
     models, labels = state.models.clone(), state.labels[who]
     for cluster in labels.unique().tolist():
-        models[cluster] = base.mean_of_some(W, labels == cluster)
+        own = labels == cluster
+        p = torch.full((int(own.sum()),), 1 / int(own.sum()), dtype=torch.float64)
+        models[cluster] = base.weighted_mean(base.chunked(W)[own], p)
     return replace(state, models=models)
 
 
@@ -252,15 +252,12 @@ CARD = base.Card(
     presentation=base.Presentation("CFL", QUANTITIES),
     paper="Sattler et al., IEEE TNNLS 2021, Algorithm 3",
     summary="FedAvg in clusters that split where members' updates point apart",
-    down="1",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="nothing"),
     headline=("personal", "received"),
-    keeps="nothing",
     joining=(
         "a newcomer joins the cluster with the most samples, a leaver leaves its own; unseen: that cluster's "
         "standing model"
     ),
-    gradients=(base.Gradients(),),
-    needs="any cohort; to split a cluster, all its members",
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
+    needs=base.Needs(cohort="any cohort; to split a cluster, all its members"),
 )

@@ -42,12 +42,25 @@ class Ditto(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        card = replace(CARD, gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs)))
-        return base.Method(base.averaging(), client(self), card, self.caution)
+        card = replace(
+            CARD,
+            privacy=base.PrivacyCost(gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs))),
+        )
+        return base.Method(fedavg.server(), client(self), card, self.caution)
 
     def caution(self, round_: base.Round, _members: int) -> str | None:
         """Warn of a proximal pull that is not small against a step."""
-        return base.forgetful(self.name, self.lambda_, round_)
+        return strong_pull_warning(self.name, self.lambda_, round_)
+
+
+def strong_pull_warning(name: str, weight: float, round_: base.Round) -> str | None:
+    """Warn if a method's pull on personal models, ``method.lambda``, is not small against a step."""
+    if round_.lr * weight < 1:
+        return None
+    return (
+        f"{name}: lr x lambda = {round_.lr * weight:.3g}; from 1 on every step forgets the personal model; "
+        f"set method.lambda well below {1 / round_.lr:.3g}, or a smaller lr"
+    )
 
 
 def client(settings: Ditto) -> base.Client:
@@ -63,20 +76,17 @@ def client(settings: Ditto) -> base.Client:
         training.observe("personal", V, "trained")
         return V, uplink, info
 
-    return base.Client(base.own_model, train)
+    return base.Client(base.model_state, train)
 
 
 CARD = base.Card(
     presentation=base.Presentation("Ditto"),
     paper="Li et al., ICML 2021, Algorithm 1",
     summary="FedAvg, and a personal model of each client held near the global one",
-    down="1",
-    up="1",
-    private="the personal model",
+    exchange=base.Exchange(down="1", up="1", private="the personal model", keeps="its personal model"),
     headline=("personal", "trained"),
-    keeps="its personal model",
     joining=(
         "a newcomer's personal model starts from the global one; unseen: as a newcomer, under the standing global model"
     ),
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

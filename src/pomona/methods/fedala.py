@@ -33,7 +33,8 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.settings import Settings
-from pomona.methods import base, fedavg
+from pomona.methods import base, fedavg, partly_shared
+from pomona.objective.objective import ConstantFeatures
 
 WINDOW, THRESHOLD = 10, 0.01
 WEIGHTS = "ALA's weights"
@@ -64,9 +65,9 @@ class FedALA(base.MethodSettings, ALA):
             presentation=base.Presentation("FedALA", QUANTITIES),
             paper="Zhang et al., AAAI 2023, Algorithm 1",
             summary="each client starts from its own element-wise mixture of the global model and its last one",
-            private="ALA's weights and the personal model",
+            exchange=replace(adaptive_card(fedavg.CARD, self).exchange, private="ALA's weights and the personal model"),
         )
-        return base.Method(base.averaging(), adaptive(fedavg.client(mu=0.0), self), card)
+        return base.Method(fedavg.server(), adaptive(fedavg.client(mu=0.0), self), card)
 
 
 @dataclass(frozen=True)
@@ -92,14 +93,14 @@ def adaptive(inner: base.Client, settings: ALA, personal: bool = True, model: st
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedALAState:
         last = initial().repeat(len(ids), 1)
-        weights = torch.ones_like(last[:, base.upper(initial.layers, settings.layers)])
+        weights = torch.ones_like(last[:, partly_shared.top_layers(initial.layers, settings.layers)])
         never = torch.zeros(len(ids), dtype=torch.bool, device=last.device)
         return FedALAState(inner.start(initial, roster, ids, seed), last, weights, never)
 
     def train(
         state: FedALAState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[FedALAState]:
-        w, part = received[model], base.upper(training.layers, settings.layers)
+        w, part = received[model], partly_shared.top_layers(training.layers, settings.layers)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
         epochs, losses = learn(settings, state, begins, w, part, training, round_)
         mixture = mixed(w, state.last, state.weights, part)
@@ -139,7 +140,7 @@ def learn(
     epochs, losses = torch.zeros(len(w)), list[Tensor]()
     shown = torch.zeros(len(w), max(settings.stage_epochs, settings.round_epochs), dtype=w.dtype)
     # All epochs have the same batches, and the layers below those with weights remain the received ones.
-    kept = base.ConstantFeatures() if int(most.max()) > 1 else None
+    kept = ConstantFeatures() if int(most.max()) > 1 else None
     while learning.any():
         mixture = mixed(w, state.last, state.weights, part)
         rate = settings.weight_lr * round_.decay * learning.to(w).unsqueeze(1)
@@ -211,11 +212,14 @@ def adaptive_card(card: base.Card, settings: ALA, personal: bool = True) -> base
     return replace(
         card,
         presentation=base.Presentation(f"{shown.title}+ALA", quantities=(*shown.quantities, *QUANTITIES)),
-        gradients=(*card.gradients, stage, *later),
+        privacy=replace(card.privacy, gradients=(*card.privacy.gradients, stage, *later)),
         paper=f"{card.paper}; ALA: Zhang et al., AAAI 2023, eqs. 4, 5",
         summary=f"{card.summary}; each client starts from its own mixture of the received model and its last one",
-        private=WEIGHTS if card.private.startswith("nothing") else f"{card.private}; {WEIGHTS}",
+        exchange=replace(
+            card.exchange,
+            private=WEIGHTS if card.exchange.private.startswith("nothing") else f"{card.exchange.private}; {WEIGHTS}",
+            keeps=f"{'' if card.exchange.keeps == 'nothing' else card.exchange.keeps + '; '}its last model and W",
+        ),
         headline=("personal", "received") if personal else card.headline,
-        keeps=f"{'' if card.keeps == 'nothing' else card.keeps + '; '}its last model and W",
         joining=f"{card.joining}; W starts from 1",
     )

@@ -46,6 +46,7 @@ from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from pomona.methods import base
+from pomona.methods.row_algebra import cosine_similarity
 
 BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is a keyword in Python
 
@@ -93,7 +94,7 @@ class FedAMP(base.MethodSettings):
         def messages(W: Tensor, round_: base.Round) -> Tensor:
             return self.factor * step(self, round_, len(W)) * slope(self, distances(W))
 
-        card = replace(CARD, needs_total=self.alpha_schedule == "sqrt")
+        card = replace(CARD, needs=base.Needs(total_rounds=self.alpha_schedule == "sqrt"))
         return base.Method(server(messages, self.alpha_schedule), client(self), card, partial(caution, self))
 
 
@@ -119,7 +120,7 @@ class HeurFedAMP(base.MethodSettings):
             own = 1 / len(W) if self.self_weight is None else self.self_weight
             return (1 - own) * cosine_shares(W, self.sigma)
 
-        card = replace(HEURISTIC, needs_total=self.alpha_schedule == "sqrt")
+        card = replace(HEURISTIC, needs=base.Needs(total_rounds=self.alpha_schedule == "sqrt"))
         return base.Method(server(messages, self.alpha_schedule), client(self), card, partial(caution, self))
 
 
@@ -187,14 +188,14 @@ def slope(settings: FedAMP, t: Tensor) -> Tensor:
 
 def distances(W: Tensor) -> Tensor:
     """Return squared Euclidean distances (N, N) of rows W (N, d), by one product of the rows with themselves."""
-    G = base.sum_by_columns(lambda w: (w - w[0]) @ (w - w[0]).T, W)  # avoids cancellation
+    G = (base.chunked(W) - W[0]).gram()  # relative to one row: avoids cancellation
     squares = G.diagonal()
     return (squares.unsqueeze(1) + squares - 2 * G).clamp_min(0)
 
 
 def cosine_shares(W: Tensor, sigma: float) -> Tensor:
     """Return the softmax of sigma cos(w_i, w_j) over j != i (N, N), with a zero diagonal; eq. 8 without 1 - xi_ii."""
-    scores = base.cosines(lambda w: w, W, scale=sigma).fill_diagonal_(-torch.inf)
+    scores = cosine_similarity(W, scale=sigma).fill_diagonal_(-torch.inf)
     return torch.softmax(scores, dim=1).nan_to_num(0)  # a single client has no others
 
 
@@ -214,10 +215,10 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
 
     def down(models: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         members = torch.tensor(roster.members)
-        W = models if len(members) == len(models) else base.by_columns(lambda w: w[members], models)
+        W = models if len(members) == len(models) else base.chunked(models)[members].compute()
         who = torch.searchsorted(members, torch.tensor(ids))
         xi, coupling = convex_weights(messages(W, round_))
-        cloud = base.by_columns(lambda w: w[0] + xi[who] @ (w - w[0]), W)  # exactly w if all models equal w
+        cloud = base.weighted_mean(W, xi[who])
         attention = xi.new_zeros(len(members), len(models)).index_copy(1, members.to(xi.device), xi)
         return {
             "cloud": base.Rows(cloud, torch.arange(len(ids))),
@@ -228,17 +229,17 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
     def aggregate(
         models: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Tensor:
-        return base.placed(models, ids, uplink["model"])
+        return base.replace_rows(models, ids, uplink["model"])
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
-        return base.alike(initial(), len(roster))
+        return initial().expand(len(roster), -1)
 
     def welcome(models: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, Tensor]:
-        row = base.mean_of(models, roster)
-        return base.placed(models, ids, row), row
+        row = base.members_mean(models, roster)
+        return base.replace_rows(models, ids, row), row
 
     def closing(models: Tensor, roster: base.Roster, round_: base.Round) -> str | None:
-        W = base.by_columns(lambda w: w[torch.tensor(roster.members)], models)
+        W = base.chunked(models)[torch.tensor(roster.members)].compute()
         return coupling_warning(convex_weights(messages(W, round_))[1].squeeze(1), schedule)
 
     return base.Server(
@@ -277,7 +278,7 @@ def client(settings: FedAMP | HeurFedAMP) -> base.Client:
         info = {"attention": received["attention"], "coupling": received["coupling"].squeeze(1)}
         return W, {"model": W}, info
 
-    return base.Client(base.own_model, train)
+    return base.Client(base.model_state, train)
 
 
 QUANTITIES = (
@@ -304,16 +305,13 @@ CARD = base.Card(
     presentation=base.Presentation("FedAMP", QUANTITIES),
     paper="Huang et al., AAAI 2021, eqs. 1-7",
     summary="each client is held near its own mixture of the models that are close to its own",
-    down="1",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its model"),
     headline=("personal", "trained"),
-    keeps="its model",
     joining=(
         "xi runs over the members; a newcomer starts from their mean model; unseen: gets cloud models of its "
         "own, and its model goes to nobody"
     ),
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )
 HEURISTIC = replace(
     CARD,

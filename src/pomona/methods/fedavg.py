@@ -1,7 +1,8 @@
 """FedAvg, and fine-tuning on top of it.
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-efficient learning of deep networks from decentralized
-data. AISTATS 2017. Fine-tuning: Wang et al. Federated evaluation of on-device personalization. arXiv 1910.10252.
+data. AISTATS 2017 (arXiv 1602.05629). Fine-tuning: Wang et al. Federated evaluation of on-device personalization.
+arXiv 1910.10252.
 
     objective        min_w  sum_i n_i / n F_i(w)
     client           w_i <- SGD(w; E epochs on D_i)                          (Algorithm 1, ClientUpdate)
@@ -17,10 +18,12 @@ Differs from papers: papers with this baseline give neither the number of fine-t
 is the run's ``local_epochs``. The momentum starts at zero in every round, as in the code published with APPLE.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
+from torch import Tensor
 
 from pomona.methods import base
 
@@ -36,7 +39,7 @@ class FedAvg(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(base.averaging(), client(mu=0.0), CARD)
+        return base.Method(server(), client(mu=0.0), CARD)
 
 
 class FedAvgLocal(base.MethodSettings):
@@ -52,7 +55,7 @@ class FedAvgLocal(base.MethodSettings):
             summary="FedAvg's local copies right after training",
             headline=("local", "trained"),
         )
-        return base.Method(base.averaging(), client(mu=0.0), card)
+        return base.Method(server(), client(mu=0.0), card)
 
 
 class FedAvgFT(base.MethodSettings):
@@ -65,10 +68,37 @@ class FedAvgFT(base.MethodSettings):
         """Return the method: both halves and its card."""
         epochs = self.finetune_epochs
         return base.Method(
-            base.averaging(),
+            server(),
             finetuned(client(mu=0.0), epochs),
             finetuned_card(CARD, epochs, base.Presentation("FedAvg-FT")),
         )
+
+
+def server(part: Callable[[base.Initial], Tensor] | None = None) -> base.Server:
+    """Return FedAvg's server (McMahan et al. 2017): one common model w, w <- sum_i n_i / n w_i over the cohort.
+
+    ``part`` takes the averaged part (k,) from the initial model, if clients keep the rest; joining clients then start
+    from the run's initial model.
+    """
+
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
+        return part(initial) if part else initial()
+
+    def down(w: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+        return {"model": base.Rows.same(w, len(ids))}
+
+    def aggregate(
+        w: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Tensor:
+        return base.weighted_mean(uplink["model"], roster.weights(ids))
+
+    def expects(w: Tensor) -> base.Uplink:
+        return {"model": w}
+
+    def welcome(w: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, Tensor | None]:
+        return w, None if part else w
+
+    return base.Server(start, down, aggregate, welcome, expects, global_model=part is None, averages=True)
 
 
 def client(mu: float) -> base.Client:
@@ -88,7 +118,7 @@ def client(mu: float) -> base.Client:
         training.observe("local", local, "trained")
         return None, {"model": local}, {}
 
-    return base.Client(base.nothing, train)
+    return base.Client(base.no_state, train)
 
 
 def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
@@ -112,13 +142,10 @@ CARD = base.Card(
     presentation=base.Presentation("FedAvg"),
     paper="McMahan et al., AISTATS 2017, Algorithm 1",
     summary="one global model, the mean of locally trained copies",
-    down="1",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="nothing"),
     headline=("global", "received"),
-    keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains from the standing global model",
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )
 
 
@@ -129,7 +156,10 @@ def finetuned_card(card: base.Card, epochs: int | None, presentation: base.Prese
         presentation=presentation,
         paper=f"{card.paper}; fine-tuning: Wang et al., arXiv 1910.10252",
         summary=f"{card.summary}; each client fine-tunes a copy",
-        private="the fine-tuned model",
+        exchange=replace(card.exchange, private="the fine-tuned model"),
         headline=("personal", "received"),
-        gradients=(*card.gradients, base.Gradients(purpose="finetuning", epochs=epochs, evaluates=True)),
+        privacy=replace(
+            card.privacy,
+            gradients=(*card.privacy.gradients, base.Gradients(purpose="finetuning", epochs=epochs, evaluates=True)),
+        ),
     )

@@ -1,7 +1,7 @@
 """FedAvg-C and FedProx-C: every round starts with fine-tuning, and local training continues from there.
 
 "Customised" baselines of Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized
-federated learning. AAAI 2023, table 2.
+federated learning. AAAI 2023 (arXiv 2212.01197), table 2.
 
     client           t_i <- SGD(w; k epochs on D_i)                          the personal model, without a proximal term
                      w_i <- SGD(t_i; E epochs), for FedProx-C pulled by mu (v - w) towards the received w
@@ -33,7 +33,7 @@ class FedAvgC(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = customised_card(fedavg.CARD, self.finetune_epochs, base.Presentation("FedAvg-C"))
-        return base.Method(base.averaging(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card)
+        return base.Method(fedavg.server(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card)
 
 
 class FedProxC(base.MethodSettings):
@@ -46,7 +46,7 @@ class FedProxC(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = customised_card(fedprox.CARD, self.finetune_epochs, base.Presentation("FedProx-C"))
-        return base.Method(base.averaging(), customised(fedavg.client(self.mu), self.finetune_epochs), card)
+        return base.Method(fedavg.server(), customised(fedavg.client(self.mu), self.finetune_epochs), card)
 
 
 def customised(inner: base.Client, epochs: int | None) -> base.Client:
@@ -66,6 +66,6 @@ def customised_card(card: base.Card, epochs: int | None, presentation: base.Pres
     """Return the card of a method that starts with ``epochs`` of fine-tuning."""
     return replace(
         fedavg.finetuned_card(card, epochs, presentation),
-        paper=f"{card.paper}; customised: Zhang et al., AAAI 2023, table 2",
+        paper=f"{card.paper}; customised: Zhang et al., AAAI 2023 (arXiv 2212.01197), table 2",
         summary=f"{card.summary}; each client fine-tunes first, and trains on from there",
     )

@@ -37,7 +37,7 @@ class FedAvgData(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return FedAvg with shared data."""
-        return base.Method(base.averaging(), fedavg.client(mu=0.0), CARD, share=self.divide)
+        return base.Method(fedavg.server(), fedavg.client(mu=0.0), CARD, share=self.divide)
 
     def shared(self, partition: Partition, labels: NDArray[Any], seed: int) -> Rows:
         """Return the rows of G, ascending."""
@@ -71,7 +71,7 @@ CARD = replace(
     presentation=base.Presentation("FedAvg+Data"),
     paper="Zhao et al., arXiv 1806.00582, section 4",
     summary="FedAvg with a small set of samples that all clients share",
-    releases=(replace(base.RELEASES["shared-samples"], remedy="take fedavg"),),
-    private="the data but for the shared samples",
+    privacy=replace(fedavg.CARD.privacy, releases=(replace(base.RELEASES["shared-samples"], remedy="take fedavg"),)),
+    exchange=replace(fedavg.CARD.exchange, private="the data but for the shared samples"),
     joining="nobody may: the shared samples are drawn from all clients before round 1",
 )

@@ -25,9 +25,9 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
+from pomona.methods import base, partly_shared
 from pomona.methods.fedavg import FinetuneEpochs
-from pomona.objective.training import TRAINING
+from pomona.methods.partly_shared import drop_columns, head, insert_columns
 
 
 class FedBABU(base.MethodSettings):
@@ -43,9 +43,11 @@ class FedBABU(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         tuning = base.Gradients(purpose="finetuning", epochs=self.finetune_epochs, evaluates=True)
-        body = base.averaging(lambda initial: base.without(initial(), base.head(initial.layers, self.shared)))
+        body = partly_shared.server(lambda row: (head(row.layers, self.shared),))
         server = replace(body, global_model=True)  # the head is also shared
-        return base.Method(server, client(self), replace(CARD, gradients=(base.Gradients(), tuning)))
+        return base.Method(
+            server, client(self), replace(CARD, privacy=base.PrivacyCost(gradients=(base.Gradients(), tuning)))
+        )
 
 
 @dataclass(frozen=True)
@@ -59,24 +61,29 @@ def client(settings: FedBABU) -> base.Client:
     """Fine-tune a copy if it is evaluated, then train the body."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedBABUState:
-        return FedBABUState(initial()[base.head(initial.layers, settings.shared)].repeat(len(ids), 1))
+        return FedBABUState(initial()[head(initial.layers, settings.shared)].repeat(len(ids), 1))
 
     def train(
         state: FedBABUState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[FedBABUState]:
-        head = base.head(training.layers, settings.shared)
-        W = base.insert(received["model"], state.head, head)
-        body = slice(0, head.start)
+        top = head(training.layers, settings.shared)
+        W = insert_columns(received["model"], state.head, top)
+        body = slice(0, top.start)
         training.observe("global", W, "received")
         if training.watches("received"):
-            part = {"all": slice(0, head.stop), "head": head, "body": body}[settings.finetune]
-            epochs = round_.epochs if settings.finetune_epochs is None else settings.finetune_epochs
-            tuned = W.clone()
-            base.sgd_on(part, training, tuned, round_.unscheduled, epochs, "finetuning")
+            part = {"all": slice(0, top.stop), "head": top, "body": body}[settings.finetune]
+            tuned = base.sgd(
+                training,
+                W.clone(),
+                round_.unscheduled,
+                settings.finetune_epochs,
+                purpose="finetuning",
+                part=part,
+            )
             training.observe("personal", tuned, "received")
-        base.sgd_on(body, training, W, round_, round_.epochs, TRAINING)
+        base.sgd(training, W, round_, part=body)
         training.observe("local", W, "trained")
-        return state, {"model": base.without(W, head)}, {}
+        return state, {"model": drop_columns(W, top)}, {}
 
     return base.Client(start, train, constant=True)
 
@@ -85,11 +92,10 @@ CARD = base.Card(
     presentation=base.Presentation("FedBABU"),
     paper="Oh et al., ICLR 2022, Algorithm 1",
     summary="one body, trained under a head that stays as it was drawn; each client fine-tunes a copy",
-    down="share of the body",
-    up="share of the body",
-    private="the fine-tuned model",
+    exchange=base.Exchange(
+        down="share of the body", up="share of the body", private="the fine-tuned model", keeps="the initial head"
+    ),
     headline=("personal", "received"),
-    keeps="the initial head",
     joining="a newcomer has the same head, and starts from the global body; unseen: trains from the standing one",
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

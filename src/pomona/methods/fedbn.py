@@ -42,15 +42,17 @@ CARD = base.Card(
     presentation=base.Presentation("FedBN"),
     paper="Li et al., ICLR 2021, Algorithm 1",
     summary="all layers shared but those of normalisation, which each client keeps",
-    down="share of all but the normalisation layers",
-    up="share of all but the normalisation layers",
-    private="parameters and statistics of the normalisation layers",
+    exchange=base.Exchange(
+        down="share of all but the normalisation layers",
+        up="share of all but the normalisation layers",
+        private="parameters and statistics of the normalisation layers",
+        keeps="the parameters of its normalisation layers",
+    ),
     headline=("personal", "received"),
-    keeps="the parameters of its normalisation layers",
     joining=(
         "a newcomer's normalisation layers start from the initial ones; unseen: trains them with the standing "
         "shared layers"
     ),
-    gradients=(base.Gradients(),),
-    without_norms="FedAvg",
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
+    needs=base.Needs(without_norms="FedAvg"),
 )

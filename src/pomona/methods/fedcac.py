@@ -65,8 +65,8 @@ def server(beta: int) -> base.Server:
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         w, N = initial(), len(roster)
-        uncritical = base.alike(torch.zeros_like(w, dtype=torch.bool), N)
-        return Bank(w, base.alike(w, N), uncritical, torch.zeros(N, dtype=torch.bool))
+        uncritical = torch.zeros_like(w, dtype=torch.bool).expand(N, -1)
+        return Bank(w, w.expand(N, -1), uncritical, torch.zeros(N, dtype=torch.bool))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         shared = overlaps(bank.masks)
@@ -77,9 +77,10 @@ def server(beta: int) -> base.Server:
         def together(models: Tensor, masks: Tensor, model: Tensor) -> Tensor:
             return torch.where(masks[whose], model + mean @ (models - model), model)
 
+        mixed = base.chunked(bank.models).apply(together, bank.masks, bank.model).compute()
         each = torch.arange(len(ids))
         return {
-            "model": base.Rows(base.by_columns(together, bank.models, bank.masks, bank.model), each),
+            "model": base.Rows(mixed, each),
             "neighbours": base.Rows(near, each),
             "overlap": base.Rows(shared, torch.tensor(ids)),
         }
@@ -89,15 +90,15 @@ def server(beta: int) -> base.Server:
     ) -> Bank:
         return Bank(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
-            base.placed(bank.models, ids, uplink["model"]),
-            base.placed(bank.masks, ids, uplink["critical"]),
+            base.replace_rows(bank.models, ids, uplink["model"]),
+            base.replace_rows(bank.masks, ids, uplink["critical"]),
             bank.sent.index_fill(0, torch.tensor(ids), True),
         )
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
-        uncritical = base.placed(bank.masks, ids, torch.zeros_like(bank.masks[0]))
+        uncritical = base.replace_rows(bank.masks, ids, torch.zeros_like(bank.masks[0]))
         sent = bank.sent.index_fill(0, torch.tensor(ids), False)
-        return Bank(bank.model, base.placed(bank.models, ids, bank.model), uncritical, sent), bank.model
+        return Bank(bank.model, base.replace_rows(bank.models, ids, bank.model), uncritical, sent), bank.model
 
     def expects(bank: Bank) -> base.Uplink:
         return {"model": bank.model, "critical": bank.masks[0]}
@@ -107,7 +108,7 @@ def server(beta: int) -> base.Server:
 
 def overlaps(masks: Tensor) -> Tensor:
     """Return o_ij (N, N) of masks (N, d): the share of i's critical parameters that j has too; 0 if i has none."""
-    both = base.sum_by_columns(lambda m: m.double() @ m.double().T, masks)
+    both = base.chunked(masks).apply(Tensor.double).gram()
     count = both.diagonal().unsqueeze(1)
     apart = count + count.T - 2 * both
     return torch.where(count > 0, 1 - apart / (2 * count.clamp_min(1)), 0.0)
@@ -138,7 +139,7 @@ def client(tau: float) -> base.Client:
         info = {"neighbours": received["neighbours"], "overlap": received["overlap"]}
         return None, uplink, info
 
-    return base.Client(base.nothing, train)
+    return base.Client(base.no_state, train)
 
 
 def critical(sensitivity: Tensor, layers: tuple[slice, ...], tau: float) -> Tensor:
@@ -175,15 +176,17 @@ CARD = base.Card(
     presentation=base.Presentation("FedCAC", quantities=QUANTITIES),
     paper="Wu et al., ICCV 2023",
     summary="uncritical parameters are averaged over all, critical ones over clients for whom the same are critical",
-    down="1",
-    up="1, and a mask",
-    private="nothing but the data",
+    exchange=base.Exchange(
+        down="1",
+        up="1, and a mask",
+        private="nothing but the data",
+        keeps="nothing",
+        tells={"critical": "which parameters of the model matter to it"},
+    ),
     headline=("personal", "received"),
-    keeps="nothing",
     joining=(
         "neighbours are members; a newcomer starts from the global model with nothing critical; unseen: trains from "
         "the standing global model"
     ),
-    gradients=(base.Gradients(),),
-    tells={"critical": "which parameters of the model matter to it"},
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -55,7 +55,7 @@ def server(alpha: float) -> base.Server:
 
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Cloud:
         w = initial()
-        return Cloud(w, base.alike(torch.zeros_like(w), len(roster)))
+        return Cloud(w, torch.zeros_like(w).expand(len(roster), -1))
 
     def down(state: Cloud, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         return {"model": base.Rows.same(state.model, len(ids))}
@@ -64,10 +64,10 @@ def server(alpha: float) -> base.Server:
         state: Cloud, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Cloud:
         w, V, who = state.model, uplink["model"], torch.tensor(ids, device=state.model.device)
-        linear = base.by_columns(lambda h, v, w: h.index_add(0, who, v - w, alpha=-alpha), state.linear, V, w)
-        h = base.by_columns(lambda h: h[roster.known].mean(0), linear)
-        mean = w + base.by_columns(lambda v, w: (v - w).mean(0), V, w)
-        return Cloud(mean - h / alpha, linear)
+        moved = base.chunked(V) - w
+        linear = base.chunked(state.linear).index_add(0, who, moved, alpha=-alpha)
+        h = base.chunked(linear)[roster.known].mean(0)
+        return Cloud(w + moved.mean(0) - h / alpha, linear)
 
     def welcome(state: Cloud, ids: tuple[int, ...], roster: base.Roster) -> tuple[Cloud, Tensor]:
         return state, state.model
@@ -108,14 +108,16 @@ CARD = base.Card(
     presentation=base.Presentation("FedDyn"),
     paper="Acar et al., ICLR 2021, Algorithm 1",
     summary="one global model; linear terms make the clients' optima agree with it",
-    down="1",
-    up="1",
-    private="nothing but the data (a client's linear term is a sum over its uploads)",
+    exchange=base.Exchange(
+        down="1",
+        up="1",
+        private="nothing but the data (a client's linear term is a sum over its uploads)",
+        keeps="its linear term (1 model)",
+    ),
     headline=("global", "received"),
-    keeps="its linear term (1 model)",
     joining=(
         "h is the mean over the members: a leaver takes its own term along, a newcomer brings 0; unseen: as a "
         "newcomer, under the standing global model"
     ),
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

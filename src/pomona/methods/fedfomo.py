@@ -1,6 +1,7 @@
 """FedFomo: each client evaluates others' models on its own validation data and moves towards those that help.
 
-Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021.
+Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021
+(arXiv 2012.08565).
 
     weight           w_n = (L_i(theta_i') - L_i(theta_n)) / ||theta_n - theta_i'||                         (eq. 3)
                      theta_i' is the model before its last local training, L_i the mean validation loss;
@@ -62,7 +63,10 @@ class FedFomo(Fomo):
             return judge_models(state, received, training, order)
 
         relaying = replace(server(self, offer_models), relays={"models": "model"})
-        card = replace(CARD, tells=told(self), down_models=lambda clients: limit(self.budget, clients))
+        card = replace(
+            CARD,
+            exchange=replace(CARD.exchange, tells=told(self), down_models=lambda clients: limit(self.budget, clients)),
+        )
         return base.Method(relaying, base.Client(start, train(self, judge), private=("affinity",)), card)
 
 
@@ -101,7 +105,7 @@ def untouched(
     initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int, previous: Tensor
 ) -> FedFomoState:
     """Return the initial state: the common model for all, with p_i = e_i."""
-    current = base.own_model(initial, roster, ids, seed)
+    current = base.model_state(initial, roster, ids, seed)
     affinity = torch.eye(len(roster), dtype=current.dtype)[list(ids)]
     return FedFomoState(current, previous.repeat(len(ids), 1), affinity)
 
@@ -199,17 +203,17 @@ CARD = base.Card(
     presentation=base.Presentation("FedFomo", QUANTITIES),
     paper="Zhang et al., ICLR 2021, eq. 3 and section 3.2",
     summary="each client moves towards the models that lower its validation loss",
-    down="M (all others without a budget)",
-    up="1",
-    private="the affinities, the validation losses, and the personal model before local training",
+    exchange=base.Exchange(
+        down="M (all others without a budget)",
+        up="1",
+        private="the affinities, the validation losses, and the personal model before local training",
+        keeps="its model, the one before its last training, and its row of P",
+    ),
     headline=("personal", "received"),
-    keeps="its model, the one before its last training, and its row of P",
     joining=(
         "a newcomer starts from the members' mean model and p_i = e_i; a leaver's column of P becomes 0 and "
         "nobody asks for it; unseen: as a newcomer, its model goes to nobody"
     ),
-    gradients=(base.Gradients(),),
-    releases=(VALIDATION_LOSSES,),
-    needs="any cohort, a validation split",
-    validates=True,
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),), releases=(VALIDATION_LOSSES,)),
+    needs=base.Needs(cohort="any cohort, a validation split", validation=True),
 )

@@ -1,7 +1,7 @@
 """FedFomo with model averages: only the mean of all models and the leave-one-out means are sent.
 
-Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021,
-appendix A.4; everything else is as in ``fedfomo``.
+Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021
+(arXiv 2012.08565), appendix A.4; everything else is as in ``fedfomo``.
 
     weight           w_n = L_i(mean without theta_n) - L_i(mean)                                          (eq. 14)
     update           theta_i = mean + sum_n w*_n (theta_n - mean),   w*_n = max(w_n, 0) / sum_n max(w_n, 0)
@@ -36,7 +36,12 @@ class FedFomoMA(Fomo):
             return untouched(initial, roster, ids, seed, previous=initial()[:0])
 
         half = base.Client(start, train(self, judge_means), private=("affinity",))
-        card = replace(CARD, tells=told(self), down_models=lambda clients: limit(self.budget, clients) + 1)
+        card = replace(
+            CARD,
+            exchange=replace(
+                CARD.exchange, tells=told(self), down_models=lambda clients: limit(self.budget, clients) + 1
+            ),
+        )
         return base.Method(server(self, offer_means), half, card)
 
 
@@ -74,7 +79,10 @@ CARD = replace(
     presentation=base.Presentation("FedFomo-MA", fedfomo.CARD.presentation.quantities),
     paper="Zhang et al., ICLR 2021, eq. 14 and appendix A.4",
     summary="FedFomo that is sent means without one model in place of single models",
-    down="M + 1 (N without a budget)",
-    private="the affinities and the validation losses",
-    keeps="its model and its row of P",
+    exchange=replace(
+        fedfomo.CARD.exchange,
+        down="M + 1 (N without a budget)",
+        private="the affinities and the validation losses",
+        keeps="its model and its row of P",
+    ),
 )

@@ -73,11 +73,13 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
     ) -> Bank:
         models, requests = uplink["model"], uplink["request"]
         uploaded = bank.uploaded.index_fill(0, torch.tensor(ids), round_.number)
-        return Bank(base.placed(bank.models, ids, models), uploaded, base.placed(bank.requests, ids, requests))
+        return Bank(
+            base.replace_rows(bank.models, ids, models), uploaded, base.replace_rows(bank.requests, ids, requests)
+        )
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
-        row = base.mean_of(bank.models, roster)
-        return replace(bank, models=base.placed(bank.models, ids, row)), row
+        row = base.members_mean(bank.models, roster)
+        return replace(bank, models=base.replace_rows(bank.models, ids, row)), row
 
     def expects(bank: Bank) -> base.Uplink:
         return {"model": bank.models[0], "request": bank.requests[0]}

@@ -36,6 +36,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, fedavg
+from pomona.methods.reweighting import reweighted_server
 
 SHORTEST = 1e-3  # |a_i| starts at 1; only a pull of lr mu near 2, where nothing is learned, could lower it
 COUNTED = 10_000  # steps counted one by one
@@ -49,7 +50,7 @@ class FedNova(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        server = base.reweighting({"steps": SHORTEST}, ratios, lambda *of: {"steps": bounds(self.mu, *of)})
+        server = reweighted_server({"steps": SHORTEST}, ratios, lambda *of: {"steps": bounds(self.mu, *of)})
         return base.Method(server, client(self.mu), CARD)
 
 
@@ -100,7 +101,7 @@ def client(mu: float) -> base.Client:
         local = received.get("start", w).clone()
         z = torch.zeros(len(w), 1, dtype=torch.float64, device=w.device)
         v = torch.zeros_like(z)
-        rows = (local, w, z, v, base.moments_of(local, round_))
+        rows = (local, w, z, v, base.optimizer_state(local, round_))
         for batch, y, sent, way, speed, velocity in training.steps(round_.epochs, *rows):
             training.step(y, batch, velocity, round_, base.Pull(mu, sent) if mu else None)
             speed.mul_(round_.momentum).add_(1 - mu * round_.lr * way)
@@ -108,7 +109,7 @@ def client(mu: float) -> base.Client:
         training.observe("local", local, "trained")
         return None, {"model": local, "steps": z}, {"steps": z.squeeze(1)}
 
-    return base.Client(base.nothing, train)
+    return base.Client(base.no_state, train)
 
 
 QUANTITIES = (
@@ -127,6 +128,8 @@ CARD = replace(
     presentation=base.Presentation("FedNova", quantities=QUANTITIES),
     paper="Wang et al., NeurIPS 2020, Algorithm 1",
     summary="one global model, the mean of locally trained copies, each by the length of its training",
-    steps="sgd",
-    tells={"steps": "how far it trained, which follows from its number of samples"},
+    needs=base.Needs(steps="sgd"),
+    exchange=replace(
+        fedavg.CARD.exchange, tells={"steps": "how far it trained, which follows from its number of samples"}
+    ),
 )

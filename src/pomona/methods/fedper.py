@@ -34,18 +34,17 @@ class FedPer(base.MethodSettings):
 
     def head(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
         """Return the layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
-        return (base.head(row.layers, self.shared),)
+        return (partly_shared.head(row.layers, self.shared),)
 
 
 CARD = base.Card(
     presentation=base.Presentation("FedPer"),
     paper="Arivazhagan et al., arXiv 1912.00818, Algorithms 1 and 2",
     summary="lower layers shared, a head for each client, trained in the same steps",
-    down="share of the lower layers",
-    up="share of the lower layers",
-    private="the head",
+    exchange=base.Exchange(
+        down="share of the lower layers", up="share of the lower layers", private="the head", keeps="its head"
+    ),
     headline=("personal", "received"),
-    keeps="its head",
     joining="a newcomer's head starts from the initial one; unseen: trains it under the standing shared layers",
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -1,6 +1,7 @@
 """FedPHP: every client inherits a private model from its own past, which teaches the next local training.
 
-Li, Zhan, Shao, Li, Song. FedPHP: federated personalization with inherited private models. ECML-PKDD 2021.
+Li, Zhan, Shao, Li, Song. FedPHP: federated personalization with inherited private models. ECML-PKDD 2021
+(doi 10.1007/978-3-030-86486-6_36).
 
     client           w_i <- SGD(w; E epochs on (1 - lambda) F_i + lambda R(., h_i))        h_i fixed
                      h_i <- m h_i + (1 - m) w_i,   m = mu (r - 1) / rounds,   0 in the first participation,
@@ -25,8 +26,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
-from pomona.methods.fixed_models import Cached
+from pomona.methods import base, fedavg
+from pomona.methods.local_sgd import Cached
 from pomona.objective.objective import Objective, RowCriterion
 
 TEMPERATURE = 4.0
@@ -45,11 +46,13 @@ class FedPHP(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        card = replace(CARD, needs_total=self.mu > 0)
+        card = replace(CARD, needs=base.Needs(total_rounds=self.mu > 0))
         if self.transfer_weight:
             taught = replace(base.RELEASES["output-criterion"], remedy="set method.transfer_weight=0")
-            card = replace(card, gradients=(base.Gradients(noised=False),), releases=(taught,))
-        return base.Method(base.averaging(), client(self), card)
+            card = replace(
+                card, privacy=base.PrivacyCost(gradients=(base.Gradients(noised=False),), releases=(taught,))
+            )
+        return base.Method(fedavg.server(), client(self), card)
 
 
 @dataclass(frozen=True)
@@ -150,11 +153,13 @@ CARD = base.Card(
     presentation=base.Presentation("FedPHP", QUANTITIES),
     paper="Li et al., ECML-PKDD 2021",
     summary="one global model, and a moving average of its own local models for each client",
-    down="1",
-    up="1",
-    private="nothing but the data (the inherited model is an average of a client's uploads)",
+    exchange=base.Exchange(
+        down="1",
+        up="1",
+        private="nothing but the data (the inherited model is an average of a client's uploads)",
+        keeps="its inherited model",
+    ),
     headline=("personal", "trained"),
-    keeps="its inherited model",
     joining="a newcomer inherits the global model; unseen: as a newcomer, under the standing global model",
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

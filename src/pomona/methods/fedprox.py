@@ -1,6 +1,7 @@
 """FedProx: FedAvg with a proximal term towards the received model.
 
-Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020.
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020
+(arXiv 1812.06127).
 
     objective        min_v  F_i(v) + mu / 2 ||v - w||^2                      (eq. 2; w is the received model)
     client           v <- v - lr (g_i(v) + mu (v - w))
@@ -32,7 +33,7 @@ class FedProx(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(base.averaging(), fedavg.client(self.mu), CARD)
+        return base.Method(fedavg.server(), fedavg.client(self.mu), CARD)
 
 
 class FedProxFT(base.MethodSettings):
@@ -46,7 +47,7 @@ class FedProxFT(base.MethodSettings):
         """Return the method: both halves and its card."""
         client = fedavg.finetuned(fedavg.client(self.mu), self.finetune_epochs)
         return base.Method(
-            base.averaging(),
+            fedavg.server(),
             client,
             fedavg.finetuned_card(CARD, self.finetune_epochs, base.Presentation("FedProx-FT")),
         )

@@ -1,7 +1,7 @@
 """FedRep: shared lower layers, and a head for each client, trained in turns.
 
 Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for personalized federated learning. ICML
-2021, Algorithm 1.
+2021 (arXiv 2102.07078), Algorithm 1.
 
     objective        min_phi  1/n sum_i n_i min_{h_i} F_i(h_i o phi)         (eq. 2, weighted by samples)
     client           h_i   <- SGD(h_i; head epochs), phi fixed as received
@@ -22,8 +22,8 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
-from pomona.objective.training import TRAINING
+from pomona.methods import base, partly_shared
+from pomona.methods.partly_shared import drop_columns, head, insert_columns
 
 
 class FedRep(base.MethodSettings):
@@ -38,8 +38,10 @@ class FedRep(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         head_only = base.Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
-        server = base.averaging(lambda initial: base.without(initial(), base.head(initial.layers, self.shared)))
-        return base.Method(server, client(self), replace(CARD, gradients=(base.Gradients(), head_only)))
+        server = partly_shared.server(lambda row: (head(row.layers, self.shared),))
+        return base.Method(
+            server, client(self), replace(CARD, privacy=base.PrivacyCost(gradients=(base.Gradients(), head_only)))
+        )
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,18 @@ def client(settings: FedRep) -> base.Client:
     """Fit the head, then train the shared layers under it."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedRepState:
-        return FedRepState(initial()[base.head(initial.layers, settings.shared)].repeat(len(ids), 1))
+        return FedRepState(initial()[head(initial.layers, settings.shared)].repeat(len(ids), 1))
 
     def train(
         state: FedRepState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[FedRepState]:
-        part = base.head(training.layers, settings.shared)
-        W = base.insert(received["model"], state.head, part)
-        base.sgd_on(part, training, W, round_, settings.head_epochs, "head")
+        part = head(training.layers, settings.shared)
+        W = insert_columns(received["model"], state.head, part)
+        base.sgd(training, W, round_, settings.head_epochs, purpose="head", part=part)
         training.observe("personal", W, "received")
-        base.sgd_on(slice(0, part.start), training, W, round_, round_.epochs, TRAINING)
+        base.sgd(training, W, round_, part=slice(0, part.start))
         training.observe("personal", W, "trained")
-        return FedRepState(W[:, part].clone()), {"model": base.without(W, part)}, {}
+        return FedRepState(W[:, part].clone()), {"model": drop_columns(W, part)}, {}
 
     return base.Client(start, train, private=("head",))
 
@@ -73,11 +75,10 @@ CARD = base.Card(
     presentation=base.Presentation("FedRep"),
     paper="Collins et al., ICML 2021, Algorithm 1",
     summary="lower layers shared, a head for each client",
-    down="share of the lower layers",
-    up="share of the lower layers",
-    private="the head",
+    exchange=base.Exchange(
+        down="share of the lower layers", up="share of the lower layers", private="the head", keeps="its head"
+    ),
     headline=("personal", "received"),
-    keeps="its head",
-    joining=("a newcomer's head starts from the initial one; unseen: fits its head to the standing shared layers"),
-    gradients=(base.Gradients(),),
+    joining="a newcomer's head starts from the initial one; unseen: fits its head to the standing shared layers",
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

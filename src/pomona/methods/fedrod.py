@@ -34,7 +34,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
+from pomona.methods import base, fedavg, partly_shared
 from pomona.objective.objective import RowCriterion
 
 NOTHING = 1e-6  # sample count of a class without samples
@@ -59,8 +59,13 @@ class FedRoD(base.MethodSettings):
         card = CARD
         if self.gamma:
             release = replace(base.RELEASES["output-criterion"], remedy="set method.gamma=0")
-            card = replace(card, gradients=(base.Gradients(noised=False), base.Gradients()), releases=(release,))
-        return base.Method(base.averaging(), client(self), card)
+            card = replace(
+                card,
+                privacy=base.PrivacyCost(
+                    gradients=(base.Gradients(noised=False), base.Gradients()), releases=(release,)
+                ),
+            )
+        return base.Method(fedavg.server(), client(self), card)
 
 
 @dataclass(frozen=True)
@@ -74,22 +79,22 @@ def client(settings: FedRoD) -> base.Client:
     """Train the copy of the generic model and the personal head on the same batches."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedRoDState:
-        head = initial()[base.upper(initial.layers, 1)].repeat(len(ids), 1)
+        head = initial()[partly_shared.top_layers(initial.layers, 1)].repeat(len(ids), 1)
         return FedRoDState(head if settings.head_start == "copy" else torch.zeros_like(head))
 
     def train(
         state: FedRoDState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[FedRoDState]:
-        part, W, H = base.upper(training.layers, 1), received["model"].clone(), state.head
+        part, W, H = partly_shared.top_layers(training.layers, 1), received["model"].clone(), state.head
         training.observe("global", W, "received")
         training.observe("personal", added(W, H, part), "received")
         losses = [balanced(training, c, settings.gamma) for c in training.clients] if settings.gamma else []
-        rows = (W, H, base.moments_of(W, round_), base.moments_of(H, round_))
+        rows = (W, H, base.optimizer_state(W, round_), base.optimizer_state(H, round_))
         for batch, w, h, velocity_w, velocity_h in training.steps(round_.epochs, *rows):
             _, g = training.gradient(w, batch, losses[: len(w)] or None)
             _, at_personal = training.gradient(added(w, h, part), batch, above=part.start)
-            base.descend(w, g, velocity_w, round_)
-            base.descend(h, at_personal[:, part], velocity_h, round_)
+            base.optimizer_step(w, g, velocity_w, round_)
+            base.optimizer_step(h, at_personal[:, part], velocity_h, round_)
         training.observe("local", W, "trained")
         training.observe("personal", added(W, H, part), "trained")
         return FedRoDState(H), {"model": W}, {}
@@ -127,15 +132,11 @@ CARD = base.Card(
     presentation=base.Presentation("Fed-RoD"),
     paper="Chen and Chao, ICLR 2022",
     summary="one global model by a class-balanced loss, and a head of each client added to its head",
-    down="1",
-    up="1",
-    private="the personal head",
+    exchange=base.Exchange(down="1", up="1", private="the personal head", keeps="its personal head"),
     headline=("personal", "trained"),
-    keeps="its personal head",
     joining=(
         "a newcomer's personal head starts from its setting, under the global model; unseen: as a newcomer, under the "
         "standing global model"
     ),
-    gradients=(base.Gradients(per_batch=2),),
-    batchwise=True,
+    privacy=base.PrivacyCost(gradients=(base.Gradients(per_batch=2),), batchwise=True),
 )

@@ -44,8 +44,8 @@ class IFCA(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        card = replace(CARD, down_models=lambda _: self.clusters)
-        return base.Method(server(self.clusters), base.Client(base.nothing, train), card)
+        card = replace(CARD, exchange=replace(CARD.exchange, down_models=lambda _: self.clusters))
+        return base.Method(server(self.clusters), base.Client(base.no_state, train), card)
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def server(K: int) -> base.Server:
         for k in chosen.unique().tolist():
             mine = (chosen == k).nonzero().squeeze(1)
             p = roster.weights(tuple(ids[place] for place in mine.tolist()))
-            models[k] = base.by_columns(lambda w, mine=mine, p=p: base.weighted_mean(w[mine], p), W)
-        return Models(models, base.placed(state.labels, ids, chosen.unsqueeze(1)))
+            models[k] = base.weighted_mean(base.chunked(W)[mine], p)
+        return Models(models, base.replace_rows(state.labels, ids, chosen.unsqueeze(1)))
 
     def welcome(state: Models, ids: tuple[int, ...], roster: base.Roster) -> tuple[Models, None]:
         return state, None
@@ -140,13 +140,17 @@ CARD = base.Card(
     presentation=base.Presentation("IFCA", quantities=QUANTITIES),
     paper="Ghosh et al., NeurIPS 2020, Algorithm 1",
     summary="several global models; every client chooses the one with the smallest loss and trains it",
-    down="K",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(
+        down="K",
+        up="1",
+        private="nothing but the data",
+        keeps="nothing",
+        tells={"cluster": "which of the global models fits its training data best"},
+    ),
     headline=("personal", "received"),
-    keeps="nothing",
     joining="a newcomer chooses among the standing models; unseen: the same, and trains from its choice",
-    gradients=(base.Gradients(),),
-    releases=(replace(base.RELEASES["training-loss"], remedy="take cfl, which reads no losses"),),
-    tells={"cluster": "which of the global models fits its training data best"},
+    privacy=base.PrivacyCost(
+        gradients=(base.Gradients(),),
+        releases=(replace(base.RELEASES["training-loss"], remedy="take cfl, which reads no losses"),),
+    ),
 )

@@ -33,20 +33,22 @@ class LGFedAvg(base.MethodSettings):
 
     def lower(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
         """Return the layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
-        return (slice(0, base.upper(row.layers, self.shared, "method.shared").start),)
+        return (slice(0, partly_shared.top_layers(row.layers, self.shared, "method.shared").start),)
 
 
 CARD = base.Card(
     presentation=base.Presentation("LG-FedAvg"),
     paper="Liang et al., arXiv 2001.01523, Algorithm 1",
     summary="upper layers shared, lower layers for each client",
-    down="share of the upper layers",
-    up="share of the upper layers",
-    private="the lower layers",
+    exchange=base.Exchange(
+        down="share of the upper layers",
+        up="share of the upper layers",
+        private="the lower layers",
+        keeps="its lower layers",
+    ),
     headline=("personal", "received"),
-    keeps="its lower layers",
     joining=(
         "a newcomer's lower layers start from the initial ones; unseen: trains them under the standing shared layers"
     ),
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -1,7 +1,8 @@
 """MOCHA's deep surrogate: separate networks whose last layers are coupled.
 
-Smith, Chiang, Sanjabi, Talwalkar. Federated multi-task learning. NeurIPS 2017. Its dual solver is for linear models;
-for networks this is the surrogate of LG-FedAvg's code (Liang et al., arXiv 2001.01523), which FedFomo compares with.
+Smith, Chiang, Sanjabi, Talwalkar. Federated multi-task learning. NeurIPS 2017
+(arXiv 1705.10467). Its dual solver is for linear models; for networks this is the surrogate of LG-FedAvg's code (Liang
+et al., arXiv 2001.01523), which FedFomo compares with.
 
     objective        min_w  sum_i F_i(w_i) + penalty tr(H M H^T),   H = (h_1, ..., h_N), h_i the last layer of w_i
     client           local SGD with g_i(w_i), on the last layer + 2 penalty sum_j M_ij h_j; the others' h_j are as
@@ -64,10 +65,10 @@ def server() -> base.Server:
     def aggregate(
         heads: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Tensor:
-        return base.placed(heads, ids, uplink["head"])
+        return base.replace_rows(heads, ids, uplink["head"])
 
     def welcome(heads: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, None]:
-        return base.placed(heads, ids, base.mean_of(heads, roster)), None
+        return base.replace_rows(heads, ids, base.members_mean(heads, roster)), None
 
     return base.Server(
         begin,
@@ -100,7 +101,7 @@ def client(settings: MOCHA) -> base.Client:
         mean = (W[:, head] + others) / N
         return W, {"head": W[:, head]}, {"head_distance": (W[:, head] - mean).norm(dim=1)}
 
-    return base.Client(base.own_model, train, private=("state",))
+    return base.Client(base.model_state, train, private=("state",))
 
 
 QUANTITIES = (
@@ -117,14 +118,13 @@ CARD = base.Card(
     presentation=base.Presentation("MOCHA", QUANTITIES),
     paper="Smith et al., NeurIPS 2017; for networks as in FedFomo's comparison",
     summary="separate models whose last layers are drawn to their mean",
-    down="the last layers of all others",
-    up="its last layer",
-    private="all layers but the last",
+    exchange=base.Exchange(
+        down="the last layers of all others", up="its last layer", private="all layers but the last", keeps="its model"
+    ),
     headline=("personal", "trained"),
-    keeps="its model",
     joining=(
         "sums run over the members; a newcomer starts from the initial model, its place at the server from "
         "the mean last layer; unseen: as a newcomer, sent to nobody"
     ),
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

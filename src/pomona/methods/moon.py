@@ -26,8 +26,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from pomona.methods import base
-from pomona.methods.fixed_models import Cached
+from pomona.methods import base, fedavg
+from pomona.methods.local_sgd import Cached
 from pomona.objective.objective import RowCriterion
 
 
@@ -43,8 +43,8 @@ class MOON(base.MethodSettings):
         card = CARD
         if self.mu:
             seen = replace(base.RELEASES["output-criterion"], remedy="set method.mu=0")
-            card = replace(card, gradients=(base.Gradients(noised=False),), releases=(seen,))
-        return base.Method(base.averaging(), client(self), card)
+            card = replace(card, privacy=base.PrivacyCost(gradients=(base.Gradients(noised=False),), releases=(seen,)))
+        return base.Method(fedavg.server(), client(self), card)
 
 
 def client(settings: MOON) -> base.Client:
@@ -64,7 +64,7 @@ def client(settings: MOON) -> base.Client:
         training.observe("local", W, "trained")
         return W, {"model": W}, {}
 
-    return base.Client(base.own_model, train)
+    return base.Client(base.model_state, train)
 
 
 def contrasted(
@@ -94,11 +94,8 @@ CARD = base.Card(
     presentation=base.Presentation("MOON"),
     paper="Li et al., CVPR 2021, Algorithm 1",
     summary="one global model; clients keep their features near its own",
-    down="1",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its last local model"),
     headline=("global", "received"),
-    keeps="its last local model",
     joining="a newcomer's last model is the global one; unseen: as a newcomer, under the standing global model",
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

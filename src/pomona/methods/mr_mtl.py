@@ -24,7 +24,8 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
+from pomona.methods import base, fedavg
+from pomona.methods.ditto import strong_pull_warning
 
 
 class MRMTL(base.MethodSettings):
@@ -40,12 +41,12 @@ class MRMTL(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        server = replace(base.averaging(), global_model=False)  # the mean is not used as a model
+        server = replace(fedavg.server(), global_model=False)  # the mean is not used as a model
         return base.Method(server, client(self.lambda_), CARD, self.caution)
 
     def caution(self, round_: base.Round, _members: int) -> str | None:
         """Warn of a pull that is not small against a step."""
-        return base.forgetful(self.name, self.lambda_, round_)
+        return strong_pull_warning(self.name, self.lambda_, round_)
 
 
 def client(weight: float) -> base.Client:
@@ -59,18 +60,15 @@ def client(weight: float) -> base.Client:
         training.observe("personal", W, "trained")
         return W, {"model": W}, {}
 
-    return base.Client(base.own_model, train)
+    return base.Client(base.model_state, train)
 
 
 CARD = base.Card(
     presentation=base.Presentation("MR-MTL"),
     paper="Liu et al., NeurIPS 2022",
     summary="a model of each client, held near the mean of all",
-    down="1",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its model"),
     headline=("personal", "trained"),
-    keeps="its model",
     joining="a newcomer starts from the standing mean; unseen: as a newcomer, under the standing mean",
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

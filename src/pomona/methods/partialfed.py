@@ -1,6 +1,7 @@
 """PartialFed: each client takes some layers from the global model, and the others from its own last model.
 
-Sun, Huo, Yang, Bai. PartialFed: cross-domain personalized federated learning via partial initialization. NeurIPS 2021.
+Sun, Huo, Yang, Bai. PartialFed: cross-domain personalized federated learning via partial initialization. NeurIPS 2021
+(https://openreview.net/forum?id=lgDP84byd5).
 Its authors published no code; this is a reconstruction.
 
     start            t_i = z * w + (1 - z) * w_i, gates z in {0, 1} a layer; w received, w_i the client's last model
@@ -31,8 +32,9 @@ from torch import Tensor
 
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
-from pomona.methods import base
+from pomona.methods import base, fedavg, partly_shared
 from pomona.objective.batches import Batch
+from pomona.objective.optimizer_step import state_mask
 
 STRATEGY_SHARE = 0.2
 SPLIT_BATCHES = (
@@ -55,10 +57,14 @@ class PartialFed(base.MethodSettings):
         if self.rule == "adaptive":
             card = replace(
                 CARD,
-                private="the gates' logits",
-                keeps="its last model and a logit a layer",
-                gradients=(base.Gradients(), base.Gradients(purpose="strategy")),
-                not_private=SPLIT_BATCHES,
+                exchange=replace(
+                    CARD.exchange, private="the gates' logits", keeps="its last model and a logit a layer"
+                ),
+                privacy=replace(
+                    CARD.privacy,
+                    gradients=(base.Gradients(), base.Gradients(purpose="strategy")),
+                    not_private=SPLIT_BATCHES,
+                ),
             )
             return base.Method(server(), adaptive(self.temperature), card)
         return base.Method(server(), fixed(self.rule), CARD)
@@ -66,7 +72,7 @@ class PartialFed(base.MethodSettings):
 
 def server() -> base.Server:
     """Return FedAvg's server; its mean is not evaluated."""
-    return replace(base.averaging(), global_model=False)
+    return replace(fedavg.server(), global_model=False)
 
 
 # Fix: the gates follow from the network.
@@ -87,7 +93,7 @@ def fixed(rule: str) -> base.Client:
         gates = torch.stack([taken[s].to(W).mean() for s in training.layers])
         return W, {"model": W}, {"gates": gates.repeat(len(W), 1)}
 
-    return base.Client(base.own_model, train)
+    return base.Client(base.model_state, train)
 
 
 def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor:
@@ -104,7 +110,7 @@ def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor
         for norm in training.norms:
             taken[norm] = False
     else:
-        taken[base.upper(training.layers, 1)] = rule == "head-shared"
+        taken[partly_shared.top_layers(training.layers, 1)] = rule == "head-shared"
     return taken
 
 
@@ -134,18 +140,18 @@ def adaptive(temperature: float) -> base.Client:
         training.observe("personal", torch.where((pi >= 0)[:, layer], A, B), "received")
 
         noise = [stream(round_.seed, "gates", round_.number, c) for c in training.clients]
-        sources = (A, B, base.moments_of(A, round_), base.moments_of(A, round_), pi)
+        sources = (A, B, base.optimizer_state(A, round_), base.optimizer_state(A, round_), pi)
         for batch, a, b, va, vb, logits in training.steps(round_.epochs, *sources):
             drawn = [torch.from_numpy(s.logistic(size=pi.shape[1])) for s in noise[: len(a)]]
             soft = logits + torch.stack(drawn).to(logits)
             z = (soft > 0)[:, layer]
             weights, strategy, learns = halves(batch, training.objective.least_batch)
 
-            W, moments = torch.where(z, a, b), torch.where(base.over_moments(z, va), va, vb)
+            W, moments = torch.where(z, a, b), torch.where(state_mask(z, va), va, vb)
             training.step(W, weights, moments, round_)
             for source, v, chosen in ((a, va, z), (b, vb, ~z)):
                 source[chosen] = W[chosen]
-                known = base.over_moments(chosen, v)
+                known = state_mask(chosen, v)
                 v[known] = moments[known]
 
             if any(learns):
@@ -203,13 +209,10 @@ CARD = base.Card(
     presentation=base.Presentation("PartialFed", QUANTITIES),
     paper="Sun et al., NeurIPS 2021",
     summary="each client takes over some layers of the global model, and keeps its own elsewhere",
-    down="1",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its last model"),
     headline=("personal", "trained"),
-    keeps="its last model",
     joining=(
         "a newcomer starts from the global model and even gates; unseen: as a newcomer, under the standing global model"
     ),
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -1,7 +1,7 @@
 """Per-FedAvg: one initial model, trained so that a single step on a client's own data adapts it well.
 
 Fallah, Mokhtari, Ozdaglar. Personalized federated learning with theoretical guarantees: a model-agnostic meta-learning
-approach. NeurIPS 2020, Algorithm 1.
+approach. NeurIPS 2020 (arXiv 2002.07948), Algorithm 1.
 
     objective        min_w  sum_i n_i / n F_i(w - alpha grad F_i(w))         (eq. 3, weighted by samples)
     client           each step, on independent batches b1, b2, b3:
@@ -35,7 +35,7 @@ from typing import Any, Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
+from pomona.methods import base, fedavg
 from pomona.objective.batches import Batch
 from pomona.privacy.releases import SECOND_ORDER
 
@@ -60,8 +60,10 @@ class PerFedAvg(base.MethodSettings):
         """Return the method: both halves and its card."""
         curvature = (base.Gradients(per_batch=2, purpose="curvature"),) if self.order == "hf" else ()
         refused = f"{SECOND_ORDER}; set method.order to first or hf" if self.order == "exact" else None
-        card = replace(CARD, gradients=(*CARD.gradients, *curvature), not_private=refused)
-        return base.Method(base.averaging(), client(self), card)
+        card = replace(
+            CARD, privacy=base.PrivacyCost(gradients=(*CARD.privacy.gradients, *curvature), not_private=refused)
+        )
+        return base.Method(fedavg.server(), client(self), card)
 
 
 def client(settings: PerFedAvg) -> base.Client:
@@ -78,16 +80,16 @@ def client(settings: PerFedAvg) -> base.Client:
             training.observe("personal", adapted(training, W.clone(), alpha), "received")
 
         inner, third = (training.steps(round_.epochs, purpose=p) for p in ("adaptation", "curvature"))
-        for batch, v, velocity in training.steps(round_.epochs, W, base.moments_of(W, round_)):
+        for batch, v, velocity in training.steps(round_.epochs, W, base.optimizer_state(W, round_)):
             _, g = training.gradient(v, next_batch(inner))
             _, g = training.gradient(v - alpha * g, batch)
             if settings.order != "first":
                 product = curvature if settings.order == "hf" else exact
                 g = g - alpha * product(training, v, g, next_batch(third))
-            base.descend(v, g, velocity, outer)
+            base.optimizer_step(v, g, velocity, outer)
         return None, {"model": W}, {}
 
-    return base.Client(base.nothing, train)
+    return base.Client(base.no_state, train)
 
 
 def adapted(training: base.LocalTraining, W: Tensor, alpha: float) -> Tensor:
@@ -121,15 +123,14 @@ CARD = base.Card(
     presentation=base.Presentation("Per-FedAvg"),
     paper="Fallah et al., NeurIPS 2020, Algorithm 1",
     summary="one initial model, trained for what one local step makes of it",
-    down="1",
-    up="1",
-    private="the adapted model",
+    exchange=base.Exchange(down="1", up="1", private="the adapted model", keeps="nothing"),
     headline=("personal", "received"),
-    keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains from the standing global model",
-    gradients=(
-        base.Gradients(),
-        base.Gradients(purpose="adaptation"),
-        base.Gradients(purpose="finetuning", epochs=1, evaluates=True),
+    privacy=base.PrivacyCost(
+        gradients=(
+            base.Gradients(),
+            base.Gradients(purpose="adaptation"),
+            base.Gradients(purpose="finetuning", epochs=1, evaluates=True),
+        )
     ),
 )

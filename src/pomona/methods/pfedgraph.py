@@ -1,6 +1,7 @@
 """pFedGraph: the server infers a collaboration graph, and sends each client its own mixture.
 
-Ye, Ni, Wu, Chen, Wang. Personalized federated learning with inferred collaboration graphs. ICML 2023.
+Ye, Ni, Wu, Chen, Wang. Personalized federated learning with inferred collaboration graphs. ICML 2023
+(https://proceedings.mlr.press/v202/ye23b.html).
 
     similarity       s_ij = cos(w_i - w^0, w_j - w^0)          changes from the initial model w^0
     graph            a_i  = argmin over the simplex of  alpha |a - p|^2 - sum_j a_j s_ij,    p_j = n_j / n
@@ -31,7 +32,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.methods.row_algebra import TINY
+from pomona.methods.row_algebra import TINY, cosine_similarity
 
 
 class PFedGraph(base.MethodSettings):
@@ -46,7 +47,7 @@ class PFedGraph(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(server(self), base.Client(base.nothing, trainer(self.mu)), CARD)
+        return base.Method(server(self), base.Client(base.no_state, trainer(self.mu)), CARD)
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,18 @@ def server(settings: PFedGraph) -> base.Server:
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         w, N = initial(), len(roster)
         origin = w if settings.similarity == "changes" else torch.zeros_like(w)
-        return Bank(origin, base.alike(w, N), torch.zeros(N, dtype=torch.bool))
+        return Bank(origin, w.expand(N, -1), torch.zeros(N, dtype=torch.bool))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         sent = bank.sent & roster.known
         begun = bool(sent.any())
         a = graph(settings.alpha, bank, sent if begun else roster.known, ids, roster).to(bank.models)
-        lengths = base.norms_by_columns(lambda w: w, bank.models).clamp_min(TINY)
+        W = base.chunked(bank.models)
+        lengths = W.norms().clamp_min(TINY)
         each = torch.arange(len(ids))
         return {
-            "model": base.Rows(base.by_columns(lambda w: w[0] + a @ (w - w[0]), bank.models), each),
-            "direction": base.Rows(base.by_columns(lambda w: begun * (a / lengths) @ w, bank.models), each),
+            "model": base.Rows(base.weighted_mean(W, a), each),
+            "direction": base.Rows(begun * (a / lengths) @ W, each),
             "graph": base.Rows(a, each),
         }
 
@@ -82,12 +84,12 @@ def server(settings: PFedGraph) -> base.Server:
         bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Bank:
         sent = bank.sent.index_fill(0, torch.tensor(ids), True)
-        return Bank(bank.origin, base.placed(bank.models, ids, uplink["model"]), sent)
+        return Bank(bank.origin, base.replace_rows(bank.models, ids, uplink["model"]), sent)
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
-        row = base.mean_of(bank.models, roster)
+        row = base.members_mean(bank.models, roster)
         sent = bank.sent.index_fill(0, torch.tensor(ids), False)
-        return Bank(bank.origin, base.placed(bank.models, ids, row), sent), row
+        return Bank(bank.origin, base.replace_rows(bank.models, ids, row), sent), row
 
     return base.Server(start, down, aggregate, welcome, lambda bank: {"model": bank.models[0]}, separable=True)
 
@@ -96,7 +98,8 @@ def graph(alpha: float, bank: Bank, among: Tensor, ids: tuple[int, ...], roster:
     """Return the rows a_i (n, N) float64 of some clients over those of a mask (N,)."""
     columns = among.nonzero().squeeze(1)
     p = roster.weights(tuple(columns.tolist()))
-    cosines = base.cosines(lambda w, origin: w - origin, bank.models, bank.origin)  # 0 for clients that have not moved
+    changes = base.chunked(bank.models) - bank.origin
+    cosines = cosine_similarity(changes)  # 0 for clients that have not moved
     s = cosines[list(ids)].index_select(1, columns.to(bank.models.device)).double().cpu()
     a = onto_simplex(p + s / (2 * alpha))
     return a.new_zeros(len(ids), len(among)).index_copy(1, columns, a)
@@ -151,14 +154,11 @@ CARD = base.Card(
     presentation=base.Presentation("pFedGraph", quantities=QUANTITIES),
     paper="Ye et al., ICML 2023",
     summary="each client starts from its own mixture of the models whose changes resemble its own",
-    down="2",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(down="2", up="1", private="nothing but the data", keeps="nothing"),
     headline=("personal", "trained"),
-    keeps="nothing",
     joining=(
         "the graph runs over the members; a newcomer starts from their mean model; unseen: gets mixtures of its own, "
         "and its model goes to nobody"
     ),
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -29,7 +29,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
+from pomona.methods import base, fedavg
 
 
 class PFedMe(base.MethodSettings):
@@ -49,7 +49,7 @@ class PFedMe(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        card = replace(CARD, gradients=(base.Gradients(per_batch=self.inner_steps),))
+        card = replace(CARD, privacy=base.PrivacyCost(gradients=(base.Gradients(per_batch=self.inner_steps),)))
         return base.Method(server(self.beta), client(self), card, self.caution)
 
     def caution(self, round_: base.Round, _members: int) -> str | None:
@@ -65,7 +65,7 @@ class PFedMe(base.MethodSettings):
 
 def server(beta: float) -> base.Server:
     """Return FedAvg's server, mixed with its previous model."""
-    mean = base.averaging()
+    mean = fedavg.server()
 
     def aggregate(
         w: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
@@ -85,14 +85,14 @@ def client(settings: PFedMe) -> base.Client:
         begins = received.get("start", received["model"])
         W, theta = begins.clone(), begins.clone()
         weight, inner = settings.lambda_, replace(round_, lr=personal_rate(settings, round_))
-        for batch, w, t, velocity in training.steps(round_.epochs, W, theta, base.moments_of(theta, round_)):
+        for batch, w, t, velocity in training.steps(round_.epochs, W, theta, base.optimizer_state(theta, round_)):
             for _ in range(settings.inner_steps):
                 training.step(t, batch, velocity, inner, base.Pull(weight, w))
             w.sub_(w - t, alpha=round_.lr * weight)
         training.observe("personal", theta, "trained")
         return None, {"model": W}, {}
 
-    return base.Client(base.nothing, train, rate="method.personal_lr" if settings.personal_lr else None)
+    return base.Client(base.no_state, train, rate="method.personal_lr" if settings.personal_lr else None)
 
 
 def personal_rate(settings: PFedMe, round_: base.Round) -> float:
@@ -106,12 +106,9 @@ CARD = base.Card(
     presentation=base.Presentation("pFedMe"),
     paper="T. Dinh et al., NeurIPS 2020, Algorithm 1",
     summary="one global model for all, a personal one near it for each batch of each client",
-    down="1",
-    up="1",
-    private="the personal model",
+    exchange=base.Exchange(down="1", up="1", private="the personal model", keeps="nothing"),
     headline=("personal", "trained"),
-    keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains from the standing global model",
-    gradients=(base.Gradients(),),
-    steps="sgd",
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
+    needs=base.Needs(steps="sgd"),
 )

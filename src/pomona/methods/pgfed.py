@@ -79,14 +79,17 @@ def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
     """Return the method in the form of ``mixing``."""
     kept = "its last mixture of gradients" if beta else "nothing"
     if settings.mixing == "server":
-        return base.Method(server(), client(settings, beta), replace(card, keeps=kept))
+        return base.Method(server(), client(settings, beta), replace(card, exchange=replace(card.exchange, keeps=kept)))
     private = replace(
         card,
-        down="1 + M (N without a budget)",
-        down_models=lambda clients: 1 + limit(settings.budget, clients),
-        private="the coefficients a_i",
-        keeps=f"its last gradient and its coefficients{f'; {kept}' if beta else ''}",
-        tells={**RISKS_TOLD, "request": "whose gradients it wants next"},
+        exchange=replace(
+            card.exchange,
+            down="1 + M (N without a budget)",
+            down_models=lambda clients: 1 + limit(settings.budget, clients),
+            private="the coefficients a_i",
+            keeps=f"its last gradient and its coefficients{f'; {kept}' if beta else ''}",
+            tells={**RISKS_TOLD, "request": "whose gradients it wants next"},
+        ),
     )
     return base.Method(pgfed_private.server(settings), pgfed_private.client(settings, beta), private)
 
@@ -111,7 +114,7 @@ def server() -> base.Server:
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> ServerState:
         w, N = initial(), len(roster)
-        gradients, nobody = base.alike(torch.zeros_like(w), N), torch.zeros(N, dtype=torch.bool)
+        gradients, nobody = torch.zeros_like(w).expand(N, -1), torch.zeros(N, dtype=torch.bool)
         return ServerState(w, gradients, w.new_zeros(N, 1), w.new_full((N, N), UNMET), nobody)
 
     def down(state: ServerState, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
@@ -119,10 +122,11 @@ def server() -> base.Server:
         last = (state.last & known).to(state.model.device)
         a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), known).clamp_max(most(roster))
         share = last.to(a) / last.sum().clamp_min(1)
+        gradients = base.chunked(state.gradients)
         return {
             "model": base.Rows.same(state.model, len(ids)),
-            "mixture": base.Rows(base.by_columns(lambda g: (a * last) @ g, state.gradients), each),
-            "mean_gradient": base.Rows.same(base.by_columns(lambda g: share @ g, state.gradients), len(ids)),
+            "mixture": base.Rows((a * last) @ gradients, each),
+            "mean_gradient": base.Rows.same(share @ gradients, len(ids)),
             "weights": base.Rows(a, each),
             "offsets": base.Rows.same(state.offsets.squeeze(1), len(ids)),
             "last": base.Rows.same(last, len(ids)),
@@ -133,14 +137,14 @@ def server() -> base.Server:
     ) -> ServerState:
         return ServerState(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
-            base.placed(state.gradients, ids, uplink["gradient"]),
-            base.placed(state.offsets, ids, uplink["offset"]),
-            base.placed(state.weights, ids, uplink["weights"]),
+            base.replace_rows(state.gradients, ids, uplink["gradient"]),
+            base.replace_rows(state.offsets, ids, uplink["offset"]),
+            base.replace_rows(state.weights, ids, uplink["weights"]),
             torch.zeros_like(state.last).index_fill(0, torch.tensor(ids, device=state.last.device), True),
         )
 
     def welcome(state: ServerState, ids: tuple[int, ...], roster: base.Roster) -> tuple[ServerState, Tensor]:
-        anew = base.placed(state.weights, ids, state.weights.new_full((1, len(state.last)), UNMET))
+        anew = base.replace_rows(state.weights, ids, state.weights.new_full((1, len(state.last)), UNMET))
         return replace(state, weights=anew), state.model
 
     def expects(state: ServerState) -> base.Uplink:
@@ -177,7 +181,7 @@ def client(settings: Risks, beta: float) -> base.Client:
             c = with_momentum(c, before, beta)
         slope_at_0, mean = mu * received["offsets"], mu * received["mean_gradient"]
         W = w.clone()
-        rows = (W, a, c, slope_at_0, mean, last, base.moments_of(W, round_))
+        rows = (W, a, c, slope_at_0, mean, last, base.optimizer_state(W, round_))
         for batch, own, weights, pull, offsets, gbar, present, velocity in training.steps(round_.epochs, *rows):
             slope = offsets + (own * gbar).sum(1, keepdim=True)
             training.step(own, batch, velocity, round_, base.Pull(constant=pull))
@@ -187,23 +191,29 @@ def client(settings: Risks, beta: float) -> base.Client:
         uplink = {"model": W, "gradient": G, "offset": offset, "weights": a}
         return c if beta else None, uplink, {"risk_weights": a.clamp_min(0)}
 
-    return base.Client(start if beta else base.nothing, train)
+    return base.Client(start if beta else base.no_state, train)
 
 
 CARD = base.Card(
     presentation=base.Presentation("PGFed", quantities=QUANTITIES),
     paper="Luo et al., ICCV 2023",
     summary="each client lowers the others' risks too, to first order, by weights that it learns",
-    down="3",
-    up="2",
-    private="nothing but the data",
+    exchange=base.Exchange(
+        down="3",
+        up="2",
+        private="nothing but the data",
+        keeps="nothing",
+        tells={**RISKS_TOLD, "weights": "whose risks it weighs how much"},
+    ),
     headline=("personal", "trained"),
-    keeps="nothing",
     joining=(
         "a newcomer starts from the mean model and meets everybody's risk anew; a leaver's risk is in no sum; unseen: "
         "trains from the standing mean model under the standing risks"
     ),
-    gradients=(base.Gradients(), base.Gradients(purpose=RISK, epochs=1)),
-    releases=(replace(base.RELEASES["training-loss"], remedy="take a method without risks of others, such as apple"),),
-    tells={**RISKS_TOLD, "weights": "whose risks it weighs how much"},
+    privacy=base.PrivacyCost(
+        gradients=(base.Gradients(), base.Gradients(purpose=RISK, epochs=1)),
+        releases=(
+            replace(base.RELEASES["training-loss"], remedy="take a method without risks of others, such as apple"),
+        ),
+    ),
 )

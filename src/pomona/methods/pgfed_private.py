@@ -36,7 +36,7 @@ def server(settings: Risks) -> base.Server:
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         w, N = initial(), len(roster)
-        gradients, nobody = base.alike(torch.zeros_like(w), N), torch.zeros(N, dtype=torch.bool)
+        gradients, nobody = torch.zeros_like(w).expand(N, -1), torch.zeros(N, dtype=torch.bool)
         return Bank(w, gradients, w.new_zeros(N, 1), nobody, unasked(settings.budget, N))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
@@ -55,10 +55,10 @@ def server(settings: Risks) -> base.Server:
     ) -> Bank:
         return Bank(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
-            base.placed(bank.gradients, ids, uplink["gradient"]),
-            base.placed(bank.offsets, ids, uplink["offset"]),
+            base.replace_rows(bank.gradients, ids, uplink["gradient"]),
+            base.replace_rows(bank.offsets, ids, uplink["offset"]),
             bank.sent.index_fill(0, torch.tensor(ids), True),
-            base.placed(bank.requests, ids, uplink["request"]),
+            base.replace_rows(bank.requests, ids, uplink["request"]),
         )
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
@@ -120,7 +120,7 @@ def client(settings: Risks, beta: float) -> base.Client:
         offsets = padded(received["offsets"]).gather(1, whose)
 
         W = received["model"].clone()
-        rows = (W, a, came, gradients, offsets, state.mixture, base.moments_of(W, round_))
+        rows = (W, a, came, gradients, offsets, state.mixture, base.optimizer_state(W, round_))
         for batch, own, p, mine, others, o, before, velocity in training.steps(round_.epochs, *rows):
             slope = mu * (o + products(others, own))
             pull = with_momentum(mu * mixed(p, others), before, beta)

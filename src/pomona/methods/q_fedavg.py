@@ -25,6 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, fedavg
+from pomona.methods.reweighting import reweighted_server
 
 TINY = 1e-10
 SMALLEST = 1e-200  # its inverse is finite, also times any squared distance
@@ -40,10 +41,10 @@ class QFedAvg(base.MethodSettings):
         """Return the method: both halves and its card."""
 
         def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Tensor:
-            far = base.norms_by_columns(lambda rows, sent: rows - sent, uplink["model"], w)
+            far = (base.chunked(uplink["model"]) - w).norms()
             return shares(self.q, uplink["risk"].squeeze(1).to(p), far.to(p), p, round_.lr)
 
-        return base.Method(base.reweighting({"risk": 0.0}, ratios), base.Client(base.nothing, train), CARD)
+        return base.Method(reweighted_server({"risk": 0.0}, ratios), base.Client(base.no_state, train), CARD)
 
 
 def shares(q: float, risks: Tensor, far: Tensor, p: Tensor, lr: float) -> Tensor:
@@ -83,7 +84,7 @@ CARD = replace(
     presentation=base.Presentation("q-FedAvg", quantities=QUANTITIES),
     paper="Li et al., ICLR 2020, Algorithm 2",
     summary="one global model, the mean of locally trained copies in which clients that fare worse count for more",
-    releases=(replace(base.RELEASES["training-loss"], remedy="take fedavg"),),
-    steps="plain",
-    tells={"risk": "the mean loss of the global model on its training data"},
+    privacy=replace(fedavg.CARD.privacy, releases=(replace(base.RELEASES["training-loss"], remedy="take fedavg"),)),
+    needs=base.Needs(steps="plain"),
+    exchange=replace(fedavg.CARD.exchange, tells={"risk": "the mean loss of the global model on its training data"}),
 )

@@ -57,19 +57,19 @@ def server(settings: SCAFFOLD) -> base.Server:
 
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Center:
         w = initial()
-        return Center(w, base.alike(torch.zeros_like(w), len(roster)))
+        return Center(w, torch.zeros_like(w).expand(len(roster), -1))
 
     def down(state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
-        c = base.by_columns(lambda controls: controls[roster.known].mean(0), state.controls)
+        c = base.chunked(state.controls)[roster.known].mean(0)
         return {"model": base.Rows.same(state.model, len(ids)), "control": base.Rows.same(c, len(ids))}
 
     def aggregate(
         state: Center, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Center:
-        w = state.model + settings.server_lr * base.by_columns(lambda delta: delta.mean(0), uplink["model_delta"])
+        w = state.model + settings.server_lr * base.chunked(uplink["model_delta"]).mean(0)
         who = torch.tensor(ids, device=w.device)
-        added = base.by_columns(lambda c, delta: c.index_add(0, who, delta), state.controls, uplink["control_delta"])
-        return Center(w, added)
+        controls = base.chunked(state.controls).index_add(0, who, uplink["control_delta"])
+        return Center(w, controls)
 
     def expects(state: Center) -> base.Uplink:
         return {"model_delta": state.model, "control_delta": state.controls[0]}
@@ -96,12 +96,13 @@ def train(
     state: SCAFFOLDState, received: base.Received, training: base.LocalTraining, round_: base.Round
 ) -> base.Trained[SCAFFOLDState]:
     """Run local SGD with drift correction; raises ConfigError for steps that are not plain."""
-    require_steps("scaffold", CARD.steps, round_.momentum, round_.optimizer)
+    require_steps("scaffold", CARD.needs.steps, round_.momentum, round_.optimizer)
     w, c = received["model"], received["control"]
     training.observe("global", w, "received")
     local, steps = w.clone(), w.new_zeros(len(w), 1)
     drift = c - state.control
-    for batch, y, d, k, velocity in training.steps(round_.epochs, local, drift, steps, base.moments_of(local, round_)):
+    rows = (local, drift, steps, base.optimizer_state(local, round_))
+    for batch, y, d, k, velocity in training.steps(round_.epochs, *rows):
         training.step(y, batch, velocity, round_, base.Pull(constant=d))
         k.add_(1)
     training.observe("local", local, "trained")
@@ -116,16 +117,18 @@ CARD = base.Card(
     presentation=base.Presentation("SCAFFOLD"),
     paper="Karimireddy et al., ICML 2020, Algorithm 1, option II",
     summary="one global model; control variates correct each client's drift",
-    down="2",
-    up="2",
-    private="nothing but the data (a client's control variate is the sum of its uploads)",
+    exchange=base.Exchange(
+        down="2",
+        up="2",
+        private="nothing but the data (a client's control variate is the sum of its uploads)",
+        keeps="its control variate (1 model)",
+        tells={"model_delta": "its change of the model", "control_delta": "the change of its control variate"},
+    ),
     headline=("global", "received"),
-    keeps="its control variate (1 model)",
     joining=(
         "c is the mean over the members: a leaver takes its own term along, a newcomer brings 0; unseen: as a "
         "newcomer, under the standing global model and c"
     ),
-    gradients=(base.Gradients(),),
-    steps="plain",
-    tells={"model_delta": "its change of the model", "control_delta": "the change of its control variate"},
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
+    needs=base.Needs(steps="plain"),
 )

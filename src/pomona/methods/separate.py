@@ -19,7 +19,7 @@ class Separate(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(base.silent(), base.Client(base.own_model, train), CARD)
+        return base.Method(base.no_server(), base.Client(base.model_state, train), CARD)
 
 
 def train(W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[Tensor]:
@@ -33,11 +33,8 @@ CARD = base.Card(
     presentation=base.Presentation("Separate"),
     paper="none (a baseline of every paper)",
     summary="each client trains alone",
-    down="0",
-    up="0",
-    private="everything",
+    exchange=base.Exchange(down="0", up="0", private="everything", keeps="its model"),
     headline=("personal", "trained"),
-    keeps="its model",
     joining="a newcomer starts from the initial model; unseen: trains it alone",
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

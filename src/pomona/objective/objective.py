@@ -11,7 +11,7 @@ from torch import Tensor
 from pomona.core.round import Round
 from pomona.objective.batches import Pass, Views, ordinary
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.optimizer_step import descend
+from pomona.objective.optimizer_step import optimizer_step
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
 RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]  # (outputs, targets, features (b, f)) -> loss ()
@@ -153,9 +153,9 @@ class GradientSource(Protocol):
         losses, G = self.gradient(W, indices, above=part.start if part else 0, views=views)
         G = G if pull is None else G + pull(W)
         if part:
-            descend(W[:, part], G[:, part], moments, round_)
+            optimizer_step(W[:, part], G[:, part], moments, round_)
         else:
-            descend(W, G, moments, round_)
+            optimizer_step(W, G, moments, round_)
         return losses
 
     def mixing_layout(self, copies: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class GradientSource(Protocol):
         """
         losses, G = self.gradient(self.mixtures(mixture), indices, views=views)
         slopes = self.products(mixture, G)
-        descend(mixture.cores, G.mul_(mixture.own_weights), moments, round_)
+        optimizer_step(mixture.cores, G.mul_(mixture.own_weights), moments, round_)
         return losses, slopes
 
 

@@ -7,7 +7,7 @@ from pomona.core.optimizer import Adam
 from pomona.core.round import Round
 
 
-def descend(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
+def optimizer_step(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
     """Take one step of the round's optimizer on rows w (a, d), in place, with gradients g (a, d) and their moments.
 
     PyTorch's conventions: sgd with v <- momentum v + g + weight_decay w;  w <- w - lr v. Decay is added to the gradient
@@ -41,7 +41,7 @@ def _adam(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
     w.sub_(torch.div(m, root, out=root).mul_(rate.to(w)))
 
 
-def moments_of(W: Tensor, round_: Round) -> Tensor:
+def optimizer_state(W: Tensor, round_: Round) -> Tensor:
     """Return the optimizer state of rows W (n, d): zeros at the start of each round.
 
     One row per model, so that prefixes are views: (n, d) for momentum, (n, 0) without; for adam and adamw m, v and the
@@ -51,3 +51,9 @@ def moments_of(W: Tensor, round_: Round) -> Tensor:
     if round_.optimizer.name != "sgd":
         return W.new_zeros(n, 2 * d + 1)
     return torch.zeros_like(W) if round_.momentum else W.new_empty(n, 0)
+
+
+def state_mask(mask: Tensor, moments: Tensor) -> Tensor:
+    """Return a mask over rows (n, d) as one over their moments (n, k), which always has the number of steps."""
+    times, count = divmod(moments.shape[1], mask.shape[1])
+    return torch.cat([mask.repeat(1, times), mask.new_ones(len(mask), count)], 1)

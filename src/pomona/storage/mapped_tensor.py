@@ -7,10 +7,11 @@ the process. Results of operations by columns or by rows lie in the same folder.
 import ctypes
 import math
 import mmap
+import operator
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import torch
@@ -82,46 +83,88 @@ def slices(tensor: Tensor) -> Iterator[Tensor]:
         let_go(piece)
 
 
-def columns(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the same columns of tensors (..., d) as pieces (..., k) of at most ``SLICE``; one piece if d is 0."""
-    for piece in zip(*(tensor.split(SLICE, -1) for tensor in tensors), strict=True):
-        yield piece
-        for tensor in tensors:
-            let_go(tensor)
+class Chunked:
+    """Rows (..., d) of any size, and expressions on them, computed at most ``SLICE`` columns at a time.
 
-
-def by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Apply a column-wise function to tensors (..., d), at most ``SLICE`` columns at once.
-
-    The resulting rows (m, d) lie in a file if one of the tensors does; a single row (d,) is in memory.
+    The words are torch's. ``W[places]``, ``W - V`` and ``apply`` return expressions; ``A @ W``, ``mean``,
+    ``index_add``, ``norms``, ``gram`` and ``compute`` return tensors. Rows (m, d) that result lie in a
+    file if one of the tensors does; a single row (d,) is in memory.
     """
-    folder, d = next(filter(None, map(folder_of, tensors)), None), tensors[0].shape[-1]
-    parts, whole, begin = [], None, 0
-    for piece in columns(*tensors):
-        part = function(*piece)
-        if part.dim() < 2 or folder is None:
-            parts.append(part)
-            continue
-        if whole is None:
-            whole = mapped((*part.shape[:-1], d), part.dtype, folder)
-        whole[..., begin : begin + part.shape[-1]] = part
-        begin += part.shape[-1]
-        let_go(whole)
-    if whole is not None:
-        return whole
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def __init__(self, *tensors: Tensor, function: Callable[..., Tensor] = lambda rows: rows) -> None:
+        """Make an expression: a function of the same columns of tensors (..., d)."""
+        self._tensors, self._function = tensors, function
+
+    def apply(self, function: Callable[..., Tensor], *others: "Tensor | Chunked") -> "Chunked":
+        """Return a function of these rows and of others (..., d) that treats each column by itself."""
+        parts = [self, *map(chunked, others)]
+
+        def applied(*pieces: Tensor) -> Tensor:
+            left = iter(pieces)
+            return function(*(part._function(*islice(left, len(part._tensors))) for part in parts))
+
+        return Chunked(*(tensor for part in parts for tensor in part._tensors), function=applied)
+
+    def __getitem__(self, places: Tensor) -> "Chunked":
+        """Return some rows, by a mask or by their numbers."""
+        return self.apply(lambda rows: rows[places])
+
+    def __sub__(self, other: "Tensor | Chunked") -> "Chunked":
+        """Return the difference from other rows (..., d)."""
+        return self.apply(operator.sub, other)
+
+    def __rmatmul__(self, A: Tensor) -> Tensor:
+        """Return the product of a matrix (m, n), or of one row of one (n,), with rows (n, d)."""
+        return self.apply(lambda rows: A @ rows).compute()
+
+    def mean(self, dim: int) -> Tensor:
+        """Return the mean over a dimension but the last."""
+        return self.apply(lambda rows: rows.mean(dim)).compute()
+
+    def index_add(self, dim: int, index: Tensor, source: "Tensor | Chunked", alpha: float = 1) -> Tensor:
+        """Return the rows with ``alpha`` times the rows of a source added in some places."""
+        return self.apply(lambda rows, more: rows.index_add(dim, index, more, alpha=alpha), source).compute()
+
+    def norms(self) -> Tensor:
+        """Return the Euclidean norm (n,) of each row (n, d)."""
+        parts = [torch.linalg.vector_norm(piece, dim=-1) for piece in self._pieces()]
+        norms: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
+        return norms
+
+    def gram(self, scale: float = 1.0) -> Tensor:
+        """Return the inner products (n, n), times ``scale``, of all pairs of rows (n, d)."""
+        return reduce(operator.add, (scale * piece @ piece.T for piece in self._pieces()))
+
+    def compute(self) -> Tensor:
+        """Return the expression as a tensor (..., d)."""
+        folder = next(filter(None, map(folder_of, self._tensors)), None)
+        parts, whole, begin = [], None, 0
+        for part in self._pieces():
+            if part.dim() < 2 or folder is None:
+                parts.append(part)
+                continue
+            if whole is None:
+                shape = (*part.shape[:-1], self._tensors[0].shape[-1])
+                whole = mapped(shape, part.dtype, folder)
+            whole[..., begin : begin + part.shape[-1]] = part
+            begin += part.shape[-1]
+            let_go(whole)
+        if whole is not None:
+            return whole
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _pieces(self) -> Iterator[Tensor]:
+        """Yield the expression (..., k) on slice after slice of the columns; once if d is 0."""
+        slices = (tensor.split(SLICE, -1) for tensor in self._tensors)
+        for columns in zip(*slices, strict=True):
+            yield self._function(*columns)
+            for tensor in self._tensors:
+                let_go(tensor)
 
 
-def sum_by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Sum a function of tensors (..., d), at most ``SLICE`` columns at once."""
-    return reduce(lambda one, other: one + other, (function(*piece) for piece in columns(*tensors)))
-
-
-def norms_by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Return the Euclidean norms (n,) of the rows (n, d) of a function, at most ``SLICE`` columns at once."""
-    parts: list[Tensor] = [torch.linalg.vector_norm(function(*piece), dim=-1) for piece in columns(*tensors)]
-    norms: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
-    return norms
+def chunked(rows: Tensor | Chunked) -> Chunked:
+    """Return rows (..., d) as an expression whose operations take some columns at a time."""
+    return rows if isinstance(rows, Chunked) else Chunked(rows)
 
 
 def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:

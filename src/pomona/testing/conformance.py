@@ -91,7 +91,7 @@ def the_card_says_how_many_gradients_a_round_takes(settings: MethodSettings) -> 
         run.round(passes(settings, number, batch_size=5, epochs=epochs))
     said: Counter[str] = Counter()
     loose = set()
-    for kind in method.card.gradients:
+    for kind in method.card.privacy.gradients:
         stream = kind.purpose.partition(" ")[0]
         said[stream] += kind.per_batch * batches * (epochs if kind.epochs is None else kind.epochs)
         if kind.once or kind.evaluates:
@@ -109,14 +109,14 @@ def the_card_says_whether_a_round_depends_on_how_many_there_will_be(settings: Me
         for number in (1, 2, 3):
             run.round(passes(settings, number, total=total))
         held.append(states(run))
-    assert same(*held) is not settings.method().card.needs_total
+    assert same(*held) is not settings.method().card.needs.total_rounds
 
 
 def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -> None:
     """Check that the card describes each entry of an uplink that is not a model or part of one, for consent."""
     method, problem = settings.method(), quadratics(3, samples=4)
     run = Federation(method, problem)
-    said, sent = set(method.card.tells), set(method.server.expects(run.server))
+    said, sent = set(method.card.exchange.tells), set(method.server.expects(run.server))
     beside = sent - MODELS
     assert said == beside, f"an uplink has {sorted(beside)} beside models, the card tells of {sorted(said)}"
 
@@ -133,8 +133,8 @@ def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) ->
         models = {name: rows for name, rows in down.items() if rows.bank.shape[1] == d}
         most = max(most, *(size // run.initial().nbytes for size in received_bytes(models, run.ids)))
         run.round(passes(settings, number))
-    if card.down_models or card.down.isdigit():
-        said = card.down_models(len(run.ids)) if card.down_models else int(card.down)
+    if card.exchange.down_models or card.exchange.down.isdigit():
+        said = card.exchange.down_models(len(run.ids)) if card.exchange.down_models else int(card.exchange.down)
         assert most == said, f"{most} models were received in a round, the card says {said}"
 
 

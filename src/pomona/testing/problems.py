@@ -154,7 +154,7 @@ def _drawn(d: int, seed: int) -> Tensor:
 
 def passes(settings: MethodSettings, number: int = 1, **over: Any) -> Round:
     """Return a round of three shuffled passes in batches of one, with momentum if the method allows it."""
-    momentum = 0.0 if settings.method().card.steps == "plain" else 0.9
+    momentum = 0.0 if settings.method().card.needs.steps == "plain" else 0.9
     return a_round(number, **{"epochs": 3, "batch_size": 1, "momentum": momentum, "lr": 0.02, **over})
 
 

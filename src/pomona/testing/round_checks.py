@@ -96,7 +96,7 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
                     assert not (parts == secret).all(1).any(), (
                         f"{told!r} of client {reply.client} holds its {name!r}, which is private"
                     )
-    kept = settings.method().card.private
+    kept = settings.method().card.exchange.private
     assert named or not PART_OF_A_NETWORK.search(kept), f"the card keeps {kept}, Client.private names no tensor of it"
 
 
@@ -106,7 +106,8 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
     Run after three rounds: in the first one a personal model may be the model just trained.
     """
     card = settings.method().card
-    if "model" not in card.private:
+    kept = card.exchange.private
+    if "model" not in kept:
         return
     run = after(settings, quadratics(3, samples=4), 3)
     sent = [(reply.client, name, row.flatten()) for reply in run.replies for name, row in reply.uplink.items()]
@@ -115,7 +116,7 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
         for when, w in judged.items():
             for whose, name, row in sent:
                 assert not torch.equal(row, w), (
-                    f"{name!r} of client {whose} is the model of client {i}, {when}; the card keeps {card.private}"
+                    f"{name!r} of client {whose} is the model of client {i}, {when}; the card keeps {kept}"
                 )
 
 
@@ -181,7 +182,7 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
 
 def adamw_trains_rows_as_alone_and_otherwise_than_sgd(settings: MethodSettings) -> None:
     """Check that rows of one call take AdamW's steps as single rows do, unless the card restricts the rule to SGD."""
-    if settings.method().card.steps == "any":
+    if settings.method().card.needs.steps == "any":
         adamw = {"optimizer": Adam(name="adamw"), "momentum": 0.0}
         taken = [
             after(settings, quadratics(3, samples=4), 1, **{**adamw, "optimizer": o})

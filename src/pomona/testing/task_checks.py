@@ -174,7 +174,7 @@ def a_run_trains_survival(settings: MethodSettings) -> None:
 
 def a_run_trains_with_adamw_or_refuses_it(settings: MethodSettings) -> None:
     """Check training with AdamW if the card's rule supports any steps, else its refusal in one line before training."""
-    if settings.method().card.steps == "any":
+    if settings.method().card.needs.steps == "any":
         trains(ADAMW, settings)
     else:
         _refused(ADAMW, settings)
@@ -187,7 +187,9 @@ def _refused(federation: SmallFederation, settings: MethodSettings) -> None:
     except ConfigError as refusal:
         said = str(refusal)
     else:
-        raise AssertionError(f"the card says that the rule holds for {settings.method().card.steps} steps, but it ran")
+        raise AssertionError(
+            f"the card says that the rule holds for {settings.method().card.needs.steps} steps, but it ran"
+        )
     assert said.startswith("optimizer.name"), said
     assert "\n" not in said
 

@@ -14,7 +14,7 @@ Differs from the paper: say here what your paper leaves open, and which reading 
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base
+from pomona.methods import base, fedavg
 
 
 class Anchored(base.MethodSettings):
@@ -24,7 +24,7 @@ class Anchored(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The server half, the client half and the card."""
-        return base.Method(base.averaging(), client(self.mu), CARD)
+        return base.Method(fedavg.server(), client(self.mu), CARD)
 
 
 def client(mu: float) -> base.Client:
@@ -39,7 +39,7 @@ def client(mu: float) -> base.Client:
         training.observe("personal", V, "trained")
         return V, {"model": V}, {"moved": (V - U).norm(dim=1)}
 
-    return base.Client(base.own_model, train)
+    return base.Client(base.model_state, train)
 
 
 QUANTITIES = (
@@ -56,11 +56,8 @@ CARD = base.Card(
     presentation=base.Presentation("Anchored", quantities=QUANTITIES),
     paper="none yet",
     summary="FedAvg whose clients are held near their own last model",
-    down="1",
-    up="1",
-    private="nothing but the data",
+    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its last model"),
     headline=("personal", "trained"),
-    keeps="its last model",
     joining="a newcomer starts from the global model; unseen: as a newcomer, under the standing global model",
-    gradients=(base.Gradients(),),
+    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -150,7 +150,7 @@ class PrivacyAccount:
         config = self.agreed.config
         assert config.privacy
         settings = config.privacy.model_copy(update={"accountant": "rdp"})
-        asked = config.method.method().card.gradients
+        asked = config.method.method().card.privacy.gradients
         return projected_epsilon(settings, asked, samples, config.batch_size, config.local_epochs, rounds)
 
 

@@ -101,7 +101,7 @@ def charge(
     for path in sorted(stores.glob("restored-*.json")):
         if restored := read_json(Restored, path):
             store, config = objective.key_store(place), scenario.config
-            n, asked = len(scenario.partition.clients[place].train), config.method.method().card.gradients
+            n, asked = len(scenario.partition.clients[place].train), config.method.method().card.privacy.gradients
             about = (store.settings.noise_multiplier, asked, n, config.batch_size, config.local_epochs, config.rounds)
             for entry in lost(restored, *about):
                 store.ledger.append(entry)

@@ -76,17 +76,17 @@ def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int
     each = numbers * (2 if agreed.run_study.wire == "bf16" else 4)
     return {
         "to": f"the server at {agreed.federation.server}, and what the method passes on of it to the other silos",
-        "every_round": f"{card.up} of size {each} bytes each (d = the parameters of a model)",
+        "every_round": f"{card.exchange.up} of size {each} bytes each (d = the parameters of a model)",
         "bytes_per_model": each,
         "models_down": _received(card, agreed.federation.places, each),
-        "models_up": card.up,
-        "stays": card.private,
-        "tells": "; ".join(card.tells.values()) or None,
+        "models_up": card.exchange.up,
+        "stays": card.exchange.private,
+        "tells": "; ".join(card.exchange.tells.values()) or None,
         "trials": f"{len(agreed.trials)} settings are tried, each for all rounds" if agreed.trials else None,
         "loss": None
         if agreed.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
         else f"the mean training loss, {DIGITS} digits, every round",
-        "uncovered": _past_noise(config.privacy, card.releases),
+        "uncovered": _past_noise(config.privacy, card.privacy.releases),
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
         "samples": f"the number of training samples, {samples}, once",
@@ -113,10 +113,10 @@ def departing_in_survey(federation: Federation, survey: SurveySettings) -> dict[
 
 def _received(card: Card, places: int, each: int) -> str:
     """The models that a silo receives per round, with their number and size where these depend on the federation."""
-    if card.down_models is None:
-        return card.down
-    most = card.down_models(places)
-    return f"{card.down}: here at most {most}, {most * each / 1e6:.3g} MB"
+    if card.exchange.down_models is None:
+        return card.exchange.down
+    most = card.exchange.down_models(places)
+    return f"{card.exchange.down}: here at most {most}, {most * each / 1e6:.3g} MB"
 
 
 def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:

@@ -92,7 +92,7 @@ def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
     privacy = own.config.privacy
     if privacy is None or privacy.void:
         return Cost(inf)
-    if any(release.exact for release in acknowledged(privacy, own.config.method.method().card.releases)):
+    if any(release.exact for release in acknowledged(privacy, own.config.method.method().card.privacy.releases)):
         return Cost(inf)
     if not before:
         return Cost(max(own.epsilons()), privacy.delta)

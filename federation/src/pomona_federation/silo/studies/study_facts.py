@@ -186,7 +186,7 @@ def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: in
 
 def _epochs(config: Config) -> int:
     """A silo's passes over the training data in a run: one for each gradient taken."""
-    asked = config.method.method().card.gradients
+    asked = config.method.method().card.privacy.gradients
     return sum(g.per_batch * g.passes(config.local_epochs, config.rounds) for g in asked)
 
 

@@ -1,0 +1,250 @@
+"""Equations of docstrings as TeX: plain text in, Markdown with ``$...$`` out, as GitHub and MathJax show it.
+
+A docstring writes ``w_i <- w_i - lr (g_i(v) + lambda (v - w))``. Names of one letter, Greek letters, names with
+subscripts and operators are mathematics; other words are prose. TeX made here has no backslash before punctuation, and
+no underscore behind a brace, which Markdown would read as its own.
+"""
+
+import re
+from dataclasses import dataclass
+
+GREEK = frozenset(
+    "alpha beta gamma delta epsilon eta theta lambda mu xi pi rho sigma tau phi omega Omega".split()  # noqa: SIM905
+)
+FUNCTIONS = {
+    "sum": r"\sum",
+    "min": r"\min",
+    "max": r"\max",
+    "argmin": r"\arg\min",
+    "exp": r"\exp",
+    "log": r"\log",
+    "cos": r"\cos",
+    "grad": r"\nabla",
+    **{name: rf"\mathrm{{{name}}}" for name in ("SGD", "clip", "sign", "sigmoid", "tr")},
+}
+NAMES = {
+    "lr": r"\mathrm{lr}",
+    "dr_lr": r"\mathrm{lr_{DR}}",
+    "server_lr": r"\mathrm{lr_{server}}",
+    "personal_lr": r"\mathrm{lr_{personal}}",
+    "eps": r"\epsilon",
+    "penalty": r"\mathrm{penalty}",
+    "gbar": r"\bar{g}",
+    "b1": "b_{1}",
+    "b2": "b_{2}",
+    "b3": "b_{3}",
+    "e1": "e_{1}",
+    "e2": "e_{2}",
+    "h0": "h_{0}",
+}
+OPERATORS = {
+    "<-": r"\leftarrow",
+    "<=": r"\leq",
+    ">=": r"\geq",
+    "!=": r"\neq",
+    "||": r"\Vert",
+    "|": r"\vert",
+    "*": r"\odot",
+    "~": r"\approx",
+    "..": r"\dots",
+    "...": r"\dots",
+    "{": r"\lbrace",
+    "}": r"\rbrace",
+}
+VERBS = frozenset(("the", "is", "are", "at", "of", "in", "and", "or", "for", "to", "be", "starts", "moves"))
+"""Words after which a letter is a name, and no article."""
+TOKEN = re.compile(
+    r"""(?P<code>``.+?``)
+    |(?P<plain>
+        \b(?:eqs?\.|[Ff]igures?|[Tt]ables?|[Tt]heorems?|[Aa]lgorithms?|definition|[Ss]ections?|appendix)
+            \ (?:A\.)?\d[\d.]*(?:(?:,|\ and|\ to)\ \d+)*  # references to places in a paper
+        |\bA\.\d|e\.g\.|i\.e\.|'s\b
+        |(?<=\S)\.(?=\s|$)  # the end of a sentence
+        |(?<=\S)-(?=[a-z]{2,})  # a hyphen
+    )
+    |(?P<name>[A-Za-z]{2,}\d*(?:-[A-Za-z]+)+|[A-Za-z][A-Za-z0-9]*)
+    |(?P<number>\d+(?:\.\d+)?(?:e-?\d+)?)
+    |(?P<operator><-|<=|>=|!=|\|\||\.\.\.?|[|*~<>=+{}-])
+    |(?P<punctuation>[()\[\],;:./])
+    |(?P<space>\s+)
+    |(?P<other>.)""",
+    re.VERBOSE,
+)
+SUBSCRIPT = re.compile(r"_(?:\{((?:[^{}]|\{[^{}]*\})*)\}|([A-Za-z0-9]+(?:,[a-z](?![a-z]))?))")
+SUPERSCRIPT = re.compile(r"\^(?:\{((?:[^{}]|\{[^{}]*\})*)\}|\(([^()]*)\)|(-?\w+?(?:_\w+)?(?!\w))|\|([^|]*)\|)")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A piece of a line, as prose and as TeX; one is ``strong`` if what is around it is mathematics too."""
+
+    prose: str
+    tex: str
+    strong: bool = False
+    word: bool = False
+    relation: bool = False
+
+
+def typeset(text: str) -> str:
+    """Return a line or paragraph as Markdown, its mathematics between dollars."""
+    runs: list[str] = []
+    run: list[Token] = []
+    for token in [*_tokens(text), Token("", "", word=True)]:
+        if not token.word:
+            run.append(token)
+            continue
+        runs += [_run(run), token.prose]
+        run = []
+    return "".join(runs)
+
+
+def _run(run: list[Token]) -> str:
+    """Return tokens without a word between them as one formula, if there is one in them."""
+    for k, token in enumerate(run):
+        if k and token.prose == "(" and run[k - 1].prose.isspace() and not _closed(run[k:]):
+            return _run(run[:k]) + "(" + _run(run[k + 1 :])  # a remark begins
+    numbers = any(token.prose.isdigit() for token in run)
+    if not any(token.strong or (numbers and token.relation) for token in run):
+        return "".join(token.prose for token in run)
+    outside = {"", ",", ";", ":", "."}
+    begin = next(k for k, token in enumerate(run) if token.prose.strip() not in {*outside, ")"})
+    left = next(k for k, token in enumerate(reversed(run)) if token.prose.strip() not in {*outside, "("})
+    end = len(run) - left
+    before, after = ("".join(t.prose for t in part) for part in (run[:begin], run[end:]))
+    tex = " ".join(t.tex for t in run[begin:end] if t.tex.strip())
+    return f"{before}${_tight(tex)}${after}"
+
+
+def _closed(run: list[Token]) -> bool:
+    """Return whether the bracket that begins a run is closed in it."""
+    depth = 0
+    for token in run:
+        depth += (token.prose == "(") - token.prose.startswith(")")
+        if not depth:
+            return True
+    return False
+
+
+def _tight(tex: str) -> str:
+    """Return TeX without spaces that brackets and commas need not have, and with one behind an upright name."""
+    tex = re.sub(r"(\\mathrm\{(?:lr|penalty)[^}]*\}\}?) (?=[\\\w])", r"\1 \\ ", tex)
+    return re.sub(r"(?<=[\[(]) | (?=[\]),;])|(?<=[\w}]) (?=\()", "", tex)
+
+
+def _tokens(text: str) -> list[Token]:
+    """Return the tokens of a line; sub- and superscripts belong to what they are on."""
+    found: list[Token] = []
+    at, angles = 0, 0
+    while at < len(text):
+        match = TOKEN.match(text, at)
+        assert match
+        kind, piece, at = match.lastgroup, match.group(), match.end()
+        tex, word, strong, relation = piece, False, False, False
+        if kind == "code":
+            piece, word = piece[1:-1], True
+        elif kind == "name":
+            tex, at = _scripted(text, match.start(), piece, match.end())
+            piece = text[match.start() : at]
+            word = not tex or _prose(piece, text[at:])
+            strong = not word
+            if word and not tex:
+                piece, at = match.group(), match.end()
+        elif kind == "operator":
+            tex, angles = _operator(piece, text, at, angles)
+            relation = piece in {"<-", "=", ">=", "<=", "||", "|"}
+            piece = {"<": "&lt;", "<-": "&lt;-", "<=": "&lt;=", "*": r"\*"}.get(piece, piece)
+            if piece in {"|", "||"}:
+                tex, at = _scripts(text, at, tex)
+        elif kind in {"plain", "other"}:
+            word = True
+        elif kind == "number":
+            tex, at = _scripts(text, at, re.sub(r"^1?e(-?\d+)$", r"10^{\1}", re.sub(r"^1e", "e", tex)))
+            piece = text[match.start() : at]
+        elif piece in {")", "]"}:
+            tex, at = _scripts(text, at, tex)
+        found.append(Token(piece, tex, strong, word, relation))
+    return found
+
+
+def _scripted(text: str, begin: int, name: str, end: int) -> tuple[str, int]:
+    """Return a name as TeX with its scripts, and where it ends; no TeX for a word."""
+    if longer := re.compile(r"(?:dr|server|personal)_lr\b").match(text, begin):
+        return NAMES[longer.group()], longer.end()
+    if root := re.compile(r"sqrt\(((?:[^()]|\([^()]*\))*)\)").match(text, begin):
+        return rf"\sqrt{{{_tight(_inner(root.group(1)))}}}", root.end()
+    scripted = SUBSCRIPT.match(text, end)
+    tex = _plain(name)
+    if name == "o" and scripted:
+        tex = "o"
+    if not tex and scripted and name.isalpha():
+        tex = rf"\mathrm{{{name}}}"
+    return _scripts(text, end, tex) if tex else ("", end)
+
+
+def _plain(name: str) -> str:
+    """Return a name without scripts as TeX; empty for a word."""
+    if name in NAMES or name in FUNCTIONS:
+        return NAMES.get(name) or FUNCTIONS[name]
+    if name in GREEK:
+        return "\\" + name
+    if len(name) == 1:
+        return r"\circ" if name == "o" else name
+    if name[0] == "d" and (name[1:] in GREEK or (len(name) == 2 and name[1] in "FWBphtw")):
+        return f"d{_plain(name[1:])}"
+    return ""
+
+
+def _prose(piece: str, after: str) -> bool:
+    """Return whether what may be mathematics is a word: an article, or a sum of what is in words."""
+    following = re.match(r" (``|[A-Za-z][A-Za-z-]+)", after)
+    if piece in {"a", "A", "I"}:
+        word = following.group(1) if following else ""
+        return bool(word) and word not in VERBS and (word in {"sum", "min"} or not _plain(word))
+    if piece == "penalty":
+        return not re.match(r" (sum_|tr\()", after)
+    if piece == "SGD":
+        return not after.startswith("(")
+    return piece in {"sum", "min", "max"} and not re.match(r" ?\(| [-{|]| cos", after)
+
+
+def _operator(piece: str, text: str, at: int, angles: int) -> tuple[str, int]:
+    """Return an operator as TeX; ``angles`` counts the inner products that are open."""
+    opens = piece == "<" and text[at : at + 1].isalpha() and not text[: at - 1][-1:].isalnum()
+    if opens:
+        return r"\langle", angles + 1
+    if piece == ">" and angles and not text[: at - 1].endswith(" "):
+        return r"\rangle", angles - 1
+    return OPERATORS.get(piece, piece), angles
+
+
+def _scripts(text: str, at: int, tex: str) -> tuple[str, int]:
+    """Return TeX with the scripts that follow in the text, and where they end."""
+    star, lower, upper, primes = False, "", "", 0
+    while True:
+        rest = text[at:]
+        if not lower and (match := SUBSCRIPT.match(rest)):
+            lower = _inner(match.group(1) or match.group(2))
+        elif not upper and (match := SUPERSCRIPT.match(rest)):
+            inner = next(group for group in match.groups() if group is not None)
+            upper = rf"\vert {_inner(inner)} \vert" if match.group(4) else _inner(inner)
+        elif match := re.match(r"'(?![a-z])", rest):
+            primes += 1
+        elif not star and tex[-1:].isalnum() and (match := re.match(r"\*(?=[_,;)|]| =| [a-z]{2,})", rest)):
+            star = True
+        elif lower and (match := re.match(r"\+(?=[ )])", rest)):
+            upper = "+"
+        else:
+            break
+        at += match.end()
+    if lower:
+        tex = f"{tex[:-1]}_{{{lower}}}}}" if tex.endswith("}") else f"{tex}_{{{lower}}}"
+    powers = upper + "*" * star + r"\prime" * primes
+    return f"{tex}^{{{powers}}}" if powers else tex, at
+
+
+def _inner(text: str) -> str:
+    """Return a script as TeX."""
+    if re.fullmatch(r"[A-Za-z0-9]+(,[a-z])?", text):
+        return _plain(text) or (rf"\mathrm{{{text}}}" if text == "eff" else text)
+    pieces = [r"\in" if token.prose == "in" else token.tex for token in _tokens(text)]
+    return " ".join(piece for piece in pieces if piece.strip())

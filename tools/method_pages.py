@@ -1,0 +1,169 @@
+"""Write the pages of ``docs/methods``, made of the methods' docstrings and cards.
+
+python tools/method_pages.py
+"""
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from equations import typeset
+from pomona.core.settings import Settings
+from pomona.methods import METHODS
+from pomona.methods.base import Card
+
+FOLDER = Path(__file__).parents[1] / "docs/methods"
+MEASURED = "guides/choose-a-method.md"
+"""The document below docs/ whose first table under "Measured" has numbers of methods."""
+
+INTRODUCTION = """# Methods
+
+One page a paper, with its equations, what differs here from the paper and from published code, its settings, a command
+and measured numbers. Made by `tools/method_pages.py`.
+
+| symbol | meaning |
+| --- | --- |
+| $n_{i}, n$ | training samples of client $i$, and of all clients |
+| $D_{i}, F_{i}$ | the training data of client $i$, and the mean loss on it |
+| $g_{i}(w)$ | gradient of $F_{i}$ at $w$ on a batch, one step of local training |
+| $w \\leftarrow \\mathrm{SGD}(v; E$ epochs on $D_{i})$ | local training from $v$, by the run's `optimizer`, makes $w$ |
+| $\\mathrm{lr}$ | the run's learning rate, in its schedule |
+| $\\odot$ | product element by element |
+
+A model is `received` as the server sent it, and `trained` after local training; the *headline model* is the one that
+the paper reports. Momentum starts at zero in every round. Unless a page says something else, nothing but the data
+stays private, and a round can do with any cohort. Models down and up are per client and round.
+
+| method | what it does | down | up | headline model |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return file name -> Markdown: one page per module of methods, and an index."""
+    measured = measurements()
+    modules: defaultdict[str, list[str]] = defaultdict(list)
+    for name, settings in METHODS.items():
+        modules[settings.__module__].append(name)
+    made = {f"{module.rpartition('.')[2]}.md": _page(module, names, measured) for module, names in modules.items()}
+    return {"README.md": INTRODUCTION + _index(modules), **made}
+
+
+def measurements() -> dict[str, str]:
+    """Return the measured numbers of each method in the table of ``MEASURED``."""
+    text = (FOLDER.parent / MEASURED).read_text(encoding="utf-8").partition("\n## Measured\n")[2]
+    table = "| " + text.partition("\n| ")[2].partition("\n\n")[0]
+    (_, *columns), _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines())
+    return {
+        name: ", ".join(f"{column} {value}" for column, value in zip(columns, values, strict=True))
+        for name, *values in rows
+    }
+
+
+def _index(modules: Mapping[str, list[str]]) -> str:
+    lines = []
+    for module, names in modules.items():
+        for name in names:
+            card = METHODS[name]().method().card
+            down, up = card.exchange.down, card.exchange.up
+            page = f"{module.rpartition('.')[2]}.md"
+            lines.append(f"| [{name}]({page}) | {card.summary} | {down} | {up} | {', '.join(card.headline)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _page(module: str, names: list[str], measured: Mapping[str, str]) -> str:
+    title, _, text = (sys.modules[module].__doc__ or "").strip().partition("\n")
+    source, *paragraphs = re.split(r"\n\n+|\n(?=Differs from )", text.strip("\n"))
+    parts = [f"# {title.rstrip('.')}"]
+    if source.startswith("    "):  # a method without a paper
+        paragraphs.insert(0, source)
+    else:
+        parts.append(_linked(source))
+    parts += [_equations(p) if p.startswith("    ") else _prose(p) for p in paragraphs]
+    for name in names:
+        card = METHODS[name]().method().card
+        parts += [f"## {name}", "\n".join(_about(card)), _command(name, card)]
+        if name in measured:
+            parts.append(
+                f"Measured: {measured[name]}. Mean accuracy in % of the clients' headline models, three seeds "
+                f"(share of clients worse off than alone): [data, machine and command](../{MEASURED}#measured)."
+            )
+        if keys := _keys(METHODS[name]):
+            parts.append("\n".join(["| key | default | |", "| --- | --- | --- |", *keys]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _linked(source: str) -> str:
+    """Return a citation with links to arXiv, DOI and addresses."""
+    text = source.replace("``", "`")
+    text = re.sub(r"arXiv\s+(\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
+    text = re.sub(r"doi\s+(10\.\S+?)(?=[);,]|\.?\s|\.?$)", r"[doi \1](https://doi.org/\1)", text)
+    return re.sub(r"(?<![(\w/])(https://[^\s);,]+?)(?=[);,]|\.?\s|\.?$)", r"<\1>", text)
+
+
+def _prose(paragraph: str) -> str:
+    """Return a paragraph or list with its mathematics typeset."""
+    lines = re.sub(r"\n(?:  )?(?!- )", " ", paragraph).split("\n")
+    return "\n".join("- " + typeset(line[2:]) if line.startswith("- ") else typeset(line) for line in lines)
+
+
+def _equations(block: str) -> str:
+    """Return the lines of an indented block as a table: what a line is about, and its equation."""
+    rows: list[tuple[str, str]] = []
+    for line in block.split("\n"):
+        label, text = line[4:21].rstrip(), line[21:]
+        if len(line) > 20 and line[20] != " ":  # no column of labels
+            label, text = "", line[4:]
+        shown = _line(text)
+        if label or not rows:
+            rows.append((typeset(label), shown))
+        else:
+            about, before = rows[-1]
+            goes_on = re.search(r"[a-z,;]$", before) and re.match(r"[a-z]\S* [^ ]", text)
+            rows[-1] = about, f"{before}{' ' if goes_on else '<br>'}{shown}"
+    return "\n".join(["| | |", "| --- | --- |", *(f"| {label} | {text} |" for label, text in rows)])
+
+
+def _line(text: str) -> str:
+    """Return one line of a block; wide gaps in it separate equations from each other and from remarks."""
+    text = re.sub(r" {2,}(?=(?:<-|=|-|\+) )", " ", text)  # aligned below each other
+    text = re.sub(r"(min_(?:\{[^}]*\}|\w+)) {2,}", r"\1 ", text)
+    return " &emsp; ".join(typeset(part) for part in re.split(r" {2,}", text.strip()))
+
+
+def _about(card: Card) -> Iterator[str]:
+    yield f"- **paper**: {card.paper}"
+    yield f"- **does**: {card.summary}"
+    yield f"- **models**: {card.exchange.down} down, {card.exchange.up} up, per client and round"
+    if card.exchange.private != "nothing but the data":
+        yield f"- **private**: {card.exchange.private}"
+    if card.exchange.tells:
+        yield f"- **the server also learns**: {'; '.join(card.exchange.tells.values())}"
+    yield f"- **headline model**: {', '.join(card.headline)}"
+    if card.needs.cohort != "any cohort":
+        yield f"- **needs**: {card.needs.cohort}"
+    yield f"- **a client keeps**: {typeset(card.exchange.keeps)}"
+    yield f"- **clients come and go**: {typeset(card.joining)}"
+
+
+def _command(name: str, card: Card) -> str:
+    """Return the command of an example, which documents' slow tests run."""
+    more = " data.validation_share=0.2" if card.needs.validation else ""
+    command = f"pomona run {name} --data digits --partition dirichlet rounds=20{more} --out runs/{name}"
+    return f"```sh slow: twenty rounds\n{command}\n```"
+
+
+def _keys(kind: type[Settings]) -> list[str]:
+    rows = []
+    for name, field in kind.model_fields.items():
+        if name != "name":
+            default = "not set" if field.default is None else f"`{field.default}`"
+            rows.append(f"| `{field.alias or name}` | {default} | {field.description} |")
+    return rows
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
