@@ -142,7 +142,7 @@ def test_a_study_at_which_the_process_was_killed_is_taken_in_once(federation, mo
     assert known(federation, "second").status == "accepted"
     monkeypatch.undo()
     said = heard(federation, "silo-0")
-    assert f"was killed, as where memory is short; remove {mark} to try it again" in said[0]
+    assert f"was killed, probably for lack of memory; remove {mark} to try it again" in said[0]
     mark.unlink()
     heard(federation, "silo-0")
     assert known(federation, "first").status == "accepted"
