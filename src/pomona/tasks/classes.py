@@ -20,8 +20,9 @@ def probabilities(outputs: NDArray[Any]) -> Array:
     values = np.asarray(outputs, dtype=float)
     if not values.size:
         return values
-    shares = np.exp(values - values.max(axis=1, keepdims=True))
-    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # the shares of infinite logits are no numbers: metrics say so, not NumPy
+        shares = np.exp(values - values.max(axis=1, keepdims=True))
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
 def frequencies(labels: NDArray[Any], width: int) -> Array:
