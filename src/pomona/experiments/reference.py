@@ -5,7 +5,7 @@
     average = "best_test"             # how its numbers are counted, a name in AVERAGES
     label = "paper"                   # heading of its column, beside "ours"
 
-    [settings]                        # stated for all scenarios; differences from the runs are named
+    [settings]                        # stated for all scenarios; where the runs differ, it is named
     rounds = 160
 
     [scenario."MNIST, pathological"]  # the scenario's title, or its name if it has none
@@ -135,7 +135,7 @@ class Reference(Settings):
 
 
 def read_reference(path: Path) -> Reference:
-    """Read a file of reference numbers. Raises ConfigError with the file and every bad key or value."""
+    """Read a file of reference numbers. Raises ConfigError with the file and every bad key."""
     tree = read_tree(path)
     try:
         return validated(Reference, tree)

@@ -14,6 +14,7 @@ from pomona.experiments.reference import Reference
 from pomona.metrics.client_statistics import Spread, wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.tables.client_tests import paired
+from pomona.results.wording import counted
 
 WORDS = {
     "clients": "clients",
@@ -85,7 +86,7 @@ def _runs(reference: Reference, entry: ComparisonRow) -> list[str]:
 
 @dataclass(frozen=True)
 class _Both:
-    """A method with both the reference's number, in the unit of the metric's heading, and ours over seeds."""
+    """A method with the reference's number, in the unit of the metric's heading, and ours over seeds."""
 
     entry: ComparisonRow
     theirs: float
@@ -156,8 +157,8 @@ def _level(made: Comparison, reference: Reference, done: Sequence[ComparisonRow]
     farthest, most = max(gaps, key=lambda g: abs(g[1]))
     form, unit = ("+.1f", " points") if metric.percent else (f"+{metric.style}", "")
     return [
-        f"Ours minus the {reference.label}'s ({made.count}): median {middle:{form}}{unit} over {len(gaps)} methods, "
-        f"farthest {farthest.row} with {most:{form}}."
+        f"Ours minus the {reference.label}'s ({made.count}): median {middle:{form}}{unit} "
+        f"over {counted(len(gaps), 'method')}, farthest {farthest.row} with {most:{form}}."
     ]
 
 
