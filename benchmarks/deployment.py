@@ -2,7 +2,7 @@
 
     python benchmarks/deployment.py [--quick] [CASE ...]
 
-Each case is a rehearsal (``pomona deploy rehearse``): a SuperLink and one SuperNode per silo, with TLS and keys, then
+Each case is a rehearsal (``pomona deploy rehearse``): a SuperLink and one node per silo, with TLS and keys, then
 the simulator on the same files, with its seconds per round beside. Images of noise, 17 training images per silo, one
 local epoch: this measures the exchange, not the training. The silos share this machine's cores, each message starts a
 process, and every process imports PyTorch: seconds are upper bounds for silos on separate machines. Bytes are those of
@@ -134,7 +134,7 @@ def measure(case: Case) -> dict[str, object]:
     }
 
 
-KINDS = ("SuperLink", "ServerApp", "SuperNode", "SuperExec", "ClientApp", "supervisor")
+KINDS = ("SuperLink", "ServerApp", "node", "worker", "SuperExec", "ClientApp", "supervisor")
 
 
 def _say(text: str) -> None:

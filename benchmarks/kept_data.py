@@ -1,8 +1,8 @@
-"""Savings from keeping data in a silo's resident process: one message's reading with and without it.
+"""Savings from keeping data in a silo's worker: one message's reading with and without it.
 
     python benchmarks/kept_data.py [--quick]
 
-A CSV of random numbers and a kit that reads it. For every message a process is forked, as the resident process does,
+A CSV of random numbers and a kit that reads it. For every message a process is forked, as the worker does,
 which makes the silo's scenario (``own_scenario``: the data read, checked and split) and ends; "s" is from the fork to
 its end. "anew" reads the file in each process, "kept" inherits the data from the forking process. The two take turns.
 "kept MB" is the arrays' size.

@@ -324,7 +324,6 @@ def test_a_silos_paths_are_relative_to_its_file(tmp_path):
         ({"data": {"pth": "x"}}, ["data.pth", "data.path"]),
         ({"device": "gpu"}, ["device"]),
         ({"device": "cuda:x"}, ["device"]),
-        ({"port": 0}, ["port = 0"]),
         ({"proxy": "proxy:3128"}, ["proxy"]),
         ({"accept_epsilon": 0}, ["accept_epsilon"]),
         (

@@ -34,7 +34,7 @@ from pomona_federation.installation.backup import KEY, MANIFEST, Backup, SavedFi
 from pomona_federation.installation.restore import Restoring, needs_key, restore
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_pieces import unpacked
-from pomona_federation.rehearsal.run import free_ports, local_federation
+from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.server.rounds.server_app import ServerStatusFile
 from pomona_federation.silo.data.privacy_budget import Claim, Cost, Most, PrivacyBudget, overview
 from pomona_federation.silo.settings import SiloFile
@@ -555,8 +555,6 @@ def test_a_copy_at_the_same_time_is_refused_by_the_real_superlink(tmp_path):
         backup(local.silo(SILO), "silo", tmp_path / "it.tar")
         restore(tmp_path / "it.tar", copy, "silo", SAID)
         shutil.copytree(local.silo(SILO) / "data", copy / "data")
-        own = tomllib.loads((copy / "silo.toml").read_text())
-        (copy / "silo.toml").write_text(tomli_w.dumps(own | {"port": free_ports(1)[0]}))
         words = [sys.executable, "-m", "pomona", "silo", "start", "--folder", str(copy)]
         env = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}
         with (tmp_path / "copy.log").open("wb") as log:

@@ -1,6 +1,6 @@
 """Runs every block of the guide to a federation between two machines, each machine being a folder on loopback.
 
-Differences from the guide: the server's address and the silos' ports are free ones of this machine. Blocks for root are
+Differences from the guide: the server's address is a free one of this machine. Blocks for root are
 not run; those that install are run separately, with this environment's libraries in place of a download.
 """
 
@@ -22,7 +22,7 @@ from docs_blocks import Block, blocks
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "federation.md"
 REFERENCE = ROOT / "docs" / "federation-files.md"
-ADDRESS, PORT = "fl.example.org:8443", "port = 9094"
+ADDRESS = "fl.example.org:8443"
 FILE = re.compile(r"# (\S+\.(?:toml|py))\n")
 LIMIT = 1800.0  # seconds for all of it
 LAST = 100  # rounds in the guide
@@ -46,8 +46,8 @@ def sections(folder: Path) -> list[tuple[str, list[Block]]]:
 class Play:
     """The machines and their processes."""
 
-    def __init__(self, folder, ports):
-        self.folder, self.server, self.ports = folder, f"127.0.0.1:{ports[0]}", iter(ports[1:])
+    def __init__(self, folder, port):
+        self.folder, self.server = folder, f"127.0.0.1:{port}"
         self.background, self.until = [], time.monotonic() + LIMIT
         (folder / "stick").mkdir()
         for name in "ABC":
@@ -64,7 +64,7 @@ class Play:
         if block.language != "sh":
             path = home / FILE.match(block.text)[1]
             text = block.text.replace(ADDRESS, self.server)
-            path.write_text(text.replace(PORT, f"port = {next(self.ports)}") if PORT in text else text)
+            path.write_text(text)
             return
         own = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", OMP_NUM_THREADS="1")
         for line in block.text.splitlines():
@@ -172,7 +172,7 @@ def play(tmp_path):
     from pomona_federation.rehearsal.run import free_ports
     from pomona_federation.supervision.processes import process_tree
 
-    made = Play(tmp_path, free_ports(4))
+    made = Play(tmp_path, free_ports(1)[0])
     yield made
     made.close()
     below = [command for command in process_tree(os.getpid()).values() if str(tmp_path) in command]

@@ -3,8 +3,9 @@
 import ast
 import inspect
 import logging
-import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
@@ -34,71 +35,87 @@ def test_flower_has_what_is_imported(file, module, name):
         import_module(f"{module}.{name}")
 
 
-def calls(function, name):
-    """The arguments of all calls of a name in a function, as source."""
-    nodes = ast.walk(ast.parse(inspect.getsource(function)))
-    return [[ast.unparse(a) for a in n.args] for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == name]
+REPLACED = [
+    ("flwr.supernode.fleet_http_connection", "FleetHttpClient"),
+    ("flwr.superlink.extensions", "get_middleware"),
+    ("uvicorn", "run"),
+]
 
 
-def test_a_supernodes_worker_is_made_of_what_is_replaced():
-    """It calls the function that is wrapped by keywords, and sleeps for these seconds and no others."""
-    from flwr.supernode import start_client_internal as node
-
-    assert calls(node.start_client_internal, "_pull_and_store_message") == [[]]
-    assert calls(node.start_client_internal, "_push_messages") == [[]]
-    assert {"state", "object_store"} <= set(inspect.signature(node._push_messages).parameters)
-    assert {"receive", "get_run", "get_fab", "state", "object_store"} <= set(
-        inspect.signature(node._pull_and_store_message).parameters
-    )
-    assert list(inspect.signature(node._insert_message).parameters) == ["msg", "state", "store"]
-    waits = [float(seconds) for (seconds,) in calls(node, "time.sleep")]
-    assert set(waits) == {flower_internals.IDLE, flower_internals.REPLY}
-    assert calls(node.start_client_internal, "time.sleep") == [["3"]]
-    assert {name for name in dir(node.time) if f"time.{name}(" in inspect.getsource(node)} == {"sleep"}
+@pytest.mark.parametrize(("module", "name"), REPLACED)
+def test_what_is_replaced_is_there_and_named_in_one_module(module, name):
+    assert callable(getattr(import_module(module), name))
+    where = [path.name for path in SOURCE.rglob("*.py") if name in path.read_text() and name != "run"]
+    assert set(where) <= {"flower_internals.py"}
 
 
-def test_superexec_asks_its_factory_and_does_what_an_executor_does_in_this_order():
-    from flwr.supercore.superexec import run_superexec as module
-    from flwr.supernode.runtime.run_clientapp import run_clientapp
+def test_superlink_asks_for_its_middleware_and_for_uvicorn_by_these_names():
+    from flwr.superlink import main
+    from flwr.superlink.cli import flower_superlink
 
-    assert len(calls(module.run_superexec, "get_executor")) == 1
-    called = [
-        name for name in ("executor.reconcile", "client.AcquireTask", "plugin.launch_task") if calls(module, name)
+    cli = inspect.getsource(import_module(flower_superlink.__module__))
+    assert "uvicorn.run(" in cli
+    assert "extensions.get_middleware()" in inspect.getsource(main) + cli
+
+
+def test_a_connection_is_made_of_these_functions():
+    """Flower's client is looked up in its module; what it yields has the order of our record."""
+    from flwr.supernode import fleet_http_connection as module
+
+    text = inspect.getsource(module.http_request_response)
+    assert text.count("FleetHttpClient.from_server_address(") == 1
+    yielded = text.split("yield (")[1].split(")")[0]
+    names = [name.strip() for name in yielded.split(",") if name.strip()]
+    assert names == [
+        *("node.node_id", "receive", "send", "get_run", "get_fab", "pull_object", "push_object"),
+        "confirm_message_received",
     ]
-    assert called == ["executor.reconcile", "client.AcquireTask", "plugin.launch_task"]
-    assert list(inspect.signature(module.run_superexec).parameters)[:2] == ["runtime_api_address", "insecure"]
-    assert list(inspect.signature(run_clientapp).parameters)[:3] == ["runtime_api_address", "token", "insecure"]
-    assert "superexec_auth_secret" in inspect.signature(module.run_superexec).parameters
-    assert calls(run_clientapp, "pull_task_input") == [["client"]]
-    names = [name for name in ("pull_task_input", "install_from_fab", "client_app") if calls(run_clientapp, name)]
-    assert names == ["pull_task_input", "install_from_fab", "client_app"]
-    assert module._TASK_POLL_INTERVAL_ENV == "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
-    assert module._MIN_TASK_POLL_INTERVAL_SECONDS == 0.01
+    assert len(names) == len(fields(flower_internals.Connection))
+    asked = list(inspect.signature(module.http_request_response).parameters)
+    assert asked[:4] == ["server_address", "insecure", "root_certificates", "authentication_keys"]
+    from flwr.supercore.protobuf.client import ProtobufClient
+
+    assert "self._client = httpx.Client(" in inspect.getsource(ProtobufClient)
 
 
-def test_requests_to_further_paths_are_logged_only_where_they_fail(monkeypatch):
-    from flwr.supercore import http_logging
-
-    monkeypatch.setattr(http_logging, "ROUTINE_ACCESS_PATHS", http_logging.ROUTINE_ACCESS_PATHS)
-    shown = http_logging.RoutineAccessFilter(False)
+def test_requests_to_further_paths_are_logged_only_where_they_fail():
+    shown = flower_internals.FailuresOf(("/v1/x",))
 
     def line(path, status):
         args = ("127.0.0.1:1", "POST", path, "1.1", status)
         return logging.makeLogRecord({"name": "uvicorn.access", "msg": '%s - "%s %s HTTP/%s" %d', "args": args})
 
-    assert shown.filter(line("/v1/x", 200))
-    flower_internals.leave_out_of_the_log("/v1/x")
     assert not shown.filter(line("/v1/x", 200))
     assert shown.filter(line("/v1/x", 500))
     assert shown.filter(line("/v1/y", 200))
+    assert shown.filter(logging.makeLogRecord({"msg": "started", "args": ()}))
 
 
-def test_superlinks_database_is_waited_for_as_long_as_we_say(monkeypatch, tmp_path):
-    from flwr.supercore import sql_mixin
+SUPERLINK = """
+import sqlite3, sys
+from flwr.superlink import cli
+from pomona_federation import flower_internals
+made = {}
 
-    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
-    flower_internals.wait_for_database(7)
-    with closing(sqlite3.connect(tmp_path / "link.db")) as connection:
-        sql_mixin._set_sqlite_pragmas(connection, None)
-        said = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("busy_timeout", "journal_mode")}
-    assert said == {"busy_timeout": 7000, "journal_mode": "wal"}
+def superlink():
+    from flwr.supercore.sql_mixin import SqlMixin
+
+    class Own(SqlMixin):
+        def get_metadata(self):
+            return None
+
+    own = Own(sys.argv[1])
+    own.initialize()
+    for _ in range(2):
+        print(own.query("PRAGMA busy_timeout"), own.query("PRAGMA journal_mode"))
+
+cli.flower_superlink = superlink
+flower_internals.run_superlink((), {}, 7, ())
+"""
+
+
+def test_superlinks_database_is_waited_for_as_long_as_we_say(tmp_path):
+    words = [sys.executable, "-c", SUPERLINK, str(tmp_path / "link.db")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[{'timeout': 7000}] [{'journal_mode': 'wal'}]"] * 2

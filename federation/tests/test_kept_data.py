@@ -1,4 +1,4 @@
-"""A silo's data in its resident process: what is kept, what ends it, and that results do not change."""
+"""A silo's data in its worker: what is kept, what ends it, and that results do not change."""
 
 import os
 
@@ -46,7 +46,7 @@ def wanted(kit):
 
 
 def again(kit):
-    """The data found by the next message's process, after one that has read and a refresh of the resident process."""
+    """The data found by the next message's process, after one that has read and a refresh of the worker."""
     first = own_data(wanted(kit), TASK)
     kept_data._KEEPER.refresh()
     return first, own_data(wanted(kit), TASK)
@@ -87,7 +87,7 @@ def test_another_file_is_read_at_once_and_kept_from_then_on(change, kit):
     _, old = again(kit)
     change(kit)
     now = own_data(wanted(kit), TASK)
-    assert now.x.sum() != old.x.sum(), "before the resident process has looked"
+    assert now.x.sum() != old.x.sum(), "before the worker has looked"
     _, kept = again(kit)
     assert kept.x.sum() == now.x.sum()
     assert own_data(wanted(kit), TASK) is kept
@@ -135,7 +135,7 @@ def test_a_file_that_was_just_written_is_not_kept_yet(kit, monkeypatch):
         {"name": "digits"},
     ],
 )
-def test_own_code_and_what_may_start_threads_stay_out_of_the_resident_process(data, kit, monkeypatch):
+def test_own_code_and_what_may_start_threads_stay_out_of_the_worker(data, kit, monkeypatch):
     monkeypatch.chdir(kit)
     (kit / "rows.parquet").touch()
     want = WantedData(data=data_settings(**data), task=TASK)
@@ -155,7 +155,7 @@ def test_a_damaged_note_or_file_keeps_nothing_and_raises_nothing(kit):
     assert kept_data._KEEPER.kept is None
 
 
-def test_without_a_resident_process_nothing_is_noted(kit, monkeypatch):
+def test_without_a_worker_nothing_is_noted(kit, monkeypatch):
     monkeypatch.setattr(kept_data, "_KEEPER", None)
     own_data(wanted(kit), TASK)
     assert not (kit / "state" / kept_data.WANTED).exists()
@@ -188,6 +188,6 @@ def test_real_silos_read_their_data_once_and_compute_the_same(local, monkeypatch
     check(local, monkeypatch)
     for name in local.names:
         log = (local.silo(name) / "state" / "logs" / "app.log").read_text()
-        assert "the resident process holds the data" in log
-        (resident,) = local.find("resident", name)
-        assert resident.num_threads() == 1
+        assert "the worker holds the data" in log
+        (one,) = local.find("worker", name)
+        assert one.num_threads() == 1

@@ -7,15 +7,13 @@ import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tomli_w
 
 from agreement_file import TASK
 from pomona.config import resolve  # noqa: F401  settings must be importable without Flower
-from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.errors import ConfigError
 from pomona_federation import flower_bundle
 from pomona_federation.agreement import PROTOCOL, Federation
 from pomona_federation.provision.provision import provision
@@ -23,8 +21,6 @@ from pomona_federation.server.gate import auth_proxy
 from pomona_federation.server.members import superlink_client
 from pomona_federation.server.processes import launcher, superlink
 from pomona_federation.server.processes.superlink import anonymous
-from pomona_federation.silo.processes import pinned_app, runtime_secret, supernode
-from pomona_federation.silo.settings import SiloFile
 from pomona_federation.supervision import connection_owner
 from pomona_federation.supervision.processes import QUIET, environment
 
@@ -136,176 +132,6 @@ def test_what_may_not_pass_is_answered_plainly():
     assert sent[-1] == "reached"
 
 
-def test_only_the_pinned_bytes_are_an_app(kits):
-    content = flower_bundle.agreed(kits / "server")
-    expected = flower_bundle.pinned(kits / "server")
-    named = SimpleNamespace(fab_id="local/pomona-app", fab_version=VERSION, fab_hash=expected)
-    asked = []
-
-    def get_fab(fab_hash, run_id):
-        asked.append(fab_hash)
-        return SimpleNamespace(content=content if fab_hash == expected else b"other", hash_str=fab_hash)
-
-    get = supernode.pinned(get_fab, expected, lambda: named)
-    assert get(expected, 1).content == content
-    with pytest.raises(ProtocolError, match="not the one that this silo agreed to run"):
-        get("0" * 64, 1)
-    assert asked == [expected], "another app is not even asked for"
-    lying = supernode.pinned(lambda *_: SimpleNamespace(content=b"other", hash_str=expected), expected, lambda: named)
-    with pytest.raises(ProtocolError, match="agreed"):
-        lying(expected, 1)
-
-
-@pytest.mark.parametrize(
-    ("of", "change"),
-    [
-        ("run", {"fab_version": "1.0.0/../../../../../dev/shm/evil"}),
-        ("run", {"fab_id": "local/another"}),
-        ("run", {"fab_hash": "0" * 64}),
-        ("fab", {"hash_str": "0" * 64}),
-        ("fab", {"content": b"other"}),
-    ],
-)
-def test_the_pinned_app_is_not_looked_up_under_another_name(kits, of, change):
-    """Flower joins them to the path of a folder, whose app it runs."""
-    content, expected = flower_bundle.agreed(kits / "server"), flower_bundle.pinned(kits / "server")
-    run = {"fab_id": "local/pomona-app", "fab_version": VERSION, "fab_hash": expected}
-    fab = {"content": content, "hash_str": expected}
-    pinned_app.require_pinned(expected, SimpleNamespace(**run), SimpleNamespace(**fab))
-    (run if of == "run" else fab).update(change)
-    with pytest.raises(ProtocolError, match="not the one that this silo agreed to run"):
-        pinned_app.require_pinned(expected, SimpleNamespace(**run), SimpleNamespace(**fab))
-
-
-GUARDED = """
-import sys
-from pomona_federation.silo.processes import supernode
-supernode.guard("0" * 64)
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.supercore.fab import Fab
-from flwr.supercore.inflatable.inflatable_object import get_object_tree
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode import start_client_internal as node
-from flwr.supernode.nodestate import NodeStateFactory
-
-stores = ObjectStoreFactory()
-state, store = NodeStateFactory(objectstore_factory=stores).state(), stores.store()
-state.set_node_id(5)
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
-message = Message(content=RecordDict({"a": ConfigRecord({"b": 1})}), dst_node_id=5, message_type="train")
-message.metadata.__dict__.update(_run_id=7, _message_id=message.object_id, _src_node_id=1)
-
-def run(run_id):
-    made = Run.create_empty(run_id)
-    made.fab_hash, made.primary_task_type = "1" * 64, sys.argv[1]
-    return made
-
-def fab(*_):
-    raise AssertionError("downloaded")
-
-TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = None  # as in a SuperNode
-got = node._pull_and_store_message(
-    state=state, object_store=store, node_config={}, receive=lambda: (message, get_object_tree(message)), get_run=run,
-    get_fab=fab, pull_object=None, confirm_message_received=None, trusted_entities=None)
-(reply,) = state.get_messages_legacy(is_reply=True)
-assert got == 7 and state.get_run(7) is None, got
-print(reply.error.code, reply.error.reason)
-"""
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"), [("flwr-serverapp", "not the one that this silo agreed"), ("flwr-agentapp", "not the one")]
-)
-def test_a_supernode_refuses_a_foreign_app_with_an_error_that_names_no_path(kind, said):
-    pytest.importorskip("flwr")
-    done = subprocess.run(
-        [sys.executable, "-c", GUARDED, kind],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=environment(Path("/nowhere")),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert said in done.stdout
-    assert "/" not in done.stdout
-    log = (
-        "not of a federation"
-        if kind == "flwr-agentapp"
-        else "agreed to run (SHA-256 111111111111, expected 000000000000)"
-    )
-    assert log in done.stderr + done.stdout
-
-
-ANSWERED = """
-import threading
-from pomona_federation.silo.processes import supernode
-supernode.guard("0" * 64)
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode import start_client_internal as node
-from flwr.supernode.nodestate import NodeStateFactory
-from flwr.supernode.start_client_internal import RunNotRunningException
-
-stores = ObjectStoreFactory()
-state, store = NodeStateFactory(objectstore_factory=stores).state(), stores.store()
-state.set_node_id(5)
-
-def message(run_id):
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
-    made = Message(content=RecordDict({"a": ConfigRecord({"b": run_id})}), dst_node_id=5, message_type="train")
-    made.metadata.__dict__.update(_run_id=run_id, _message_id=made.object_id, _src_node_id=1)
-    TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = None  # as in a SuperNode
-    state.store_run(Run.create_empty(run_id))
-    return made
-
-def fetched(one, confirm):
-    tree = get_object_tree(one)
-    objects = {k: made.deflate() for k, made in get_all_nested_objects(one).items()}
-    return node._pull_and_store_message(
-        state=state, object_store=store, node_config={}, receive=lambda: (one, tree), get_run=None, get_fab=None,
-        pull_object=lambda run_id, k: objects[k], confirm_message_received=confirm, trusted_entities=None)
-
-def answer(one):
-    reply = Message(RecordDict(), reply_to=one)
-    node._insert_message(reply, state, store)
-    return reply.metadata.message_id
-
-def ended(*_):
-    raise RunNotRunningException
-
-sent = []
-def send(reply, *_):
-    sent.append(reply.metadata.reply_to_message_id)
-    return set(), ""
-
-first, second = message(7), message(8)
-assert fetched(first, ended) is None
-late = answer(first)
-assert fetched(second, lambda *_: None) == 8
-threading.Timer(0.3, answer, [second]).start()
-node._push_messages(state=state, object_store=store, send=send, push_object=None)
-assert sent == [second.metadata.message_id], "the answer to a message whose run had ended"
-assert store.get(late) is None
-assert not state.get_messages_legacy(is_reply=True)
-"""
-
-
-def test_an_answer_to_a_message_whose_run_ended_while_it_was_fetched_is_not_sent_for_the_next():
-    """Else the node would stay one answer late: each next one would be sent when the message after it has come."""
-    pytest.importorskip("flwr")
-    words = [sys.executable, "-c", ANSWERED]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=100, env=environment(Path("/nowhere")), check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory):
     """Kits of a federation on a free port."""
@@ -350,47 +176,14 @@ def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, mon
         launcher.require_ready(kit, planned)
 
 
-@pytest.mark.parametrize("words", [[], ["--app-sha256"], ["--app-sha256", "zz"], ["--insecure"]])
-def test_without_a_pin_there_is_no_node(words):
-    with pytest.raises(SystemExit, match="SHA-256"):
-        supernode.main(words)
-
-
 def test_commands_carry_tls_and_keys_unless_insecure(tmp_path):
-    silo = SiloFile.model_validate({"name": "north", "port": 9099, "data": {}})
     server = superlink.command(tmp_path, federation(bind="0.0.0.0:8443", server="fl.example.org:8443"))
     assert server[1:4] == ["-m", "pomona_federation.server.processes.superlink", str(tmp_path)]
     assert server[4:8] == ["--host", "0.0.0.0", "--port", "8443"]
     assert "--enable-supernode-auth" in server
     assert "--insecure" not in server
     assert "--disable-runtime-dependency-installation" in server
-    node = supernode.command(tmp_path, silo, federation(), "a" * 64)
-    assert node[1:5] == ["-m", "pomona_federation.silo.processes.supernode", "--app-sha256", "a" * 64]
-    assert "--auth-supernode-private-key" in node
-    assert node[node.index("--host") + 1] == "127.0.0.1"
-    assert "--node-config" not in node, "it is in a run's context, which more than the silo can write"
-    open_ = federation(insecure=True)
-    assert "--insecure" in superlink.command(tmp_path, open_)
-    assert "--insecure" in (plain := supernode.command(tmp_path, silo, open_, "a" * 64))
-    assert "--auth-supernode-private-key" not in plain
-
-
-def test_a_supernode_gives_messages_to_who_knows_the_silos_secret(tmp_path, monkeypatch):
-    """A file of 32 bytes for its owner alone, another one at each start; Flower takes it as we pass it on."""
-    pytest.importorskip("flwr")
-    from flwr.supernode.cli import flower_supernode as flower
-
-    path = runtime_secret.secret_file(tmp_path)
-    found = set()
-    for _ in range(2):
-        runtime_secret.renew(tmp_path)
-        found.add(path.read_bytes())
-        assert path.stat().st_mode & 0o777 == 0o600
-    assert [*map(len, found)] == [32, 32]
-    silo = SiloFile.model_validate({"name": "north", "port": 9099, "data": {}})
-    words = supernode.command(tmp_path, silo, federation(insecure=True), "a" * 64)
-    monkeypatch.setattr(sys, "argv", ["flower-supernode", *words[words.index("--superlink") :]])
-    assert sys.modules[flower.__module__]._parse_supernode_lifespan_config().superexec_auth_secret == path.read_bytes()
+    assert "--insecure" in superlink.command(tmp_path, federation(insecure=True))
 
 
 def test_flower_sees_what_we_say_and_no_more(monkeypatch, tmp_path):

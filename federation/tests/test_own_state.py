@@ -230,9 +230,7 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     silo = SiloFile.load(path)
     assert told()[1] == ("silo.toml: accept_epsilon = 3.0, code = ('mine:run',)", False)
     said = []
-    monkeypatch.setattr(
-        supernode_supervisor.runtime_secret, "renew", lambda _: (_ for _ in ()).throw(ConfigError("end"))
-    )
+    monkeypatch.setattr(supernode_supervisor.node, "command", lambda *_: (_ for _ in ()).throw(ConfigError("end")))
     with pytest.raises(ConfigError, match="end"):
         run_node(kit, said.append)
     assert [line.partition("Z ")[2] for line in said[1:]] == ["warning: " * strange + text for text, strange in told()]

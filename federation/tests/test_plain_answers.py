@@ -12,10 +12,9 @@ import pytest
 pytest.importorskip("flwr")
 
 from pomona.core.errors import ProtocolError
-from pomona_federation import flower_internals
 from pomona_federation.address import Address
 from pomona_federation.silo import http_client
-from pomona_federation.silo.http_client import PLAIN, AnswerRefused, ServerRoute, client
+from pomona_federation.silo.http_client import AnswerRefused, ServerRoute, client
 from pomona_federation.silo.watchdog import request
 
 UNPACKED = 64 * 2**20
@@ -60,25 +59,12 @@ def fleet(way):
         return line.post(way.url, content=b"asked").content
 
 
-def runtime(way):
-    """Read as Flower's other clients in the resident process do, with its hooks."""
-    from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
-    from flwr.supercore.protobuf.client import ProtobufClient
-
-    found = ProtobufClient.from_server_address(str(way.server), True, None, [])
-    return found._unary_unary(path="/x", rpc_method="/x", request=PullObjectRequest(), response_type=PullObjectResponse)
-
-
-READERS = {"request": lambda way: request(way, "/", {}, most=2**20), "fleet": fleet, "runtime": runtime}
+READERS = {"request": lambda way: request(way, "/", {}, most=2**20), "fleet": fleet}
 
 
 @pytest.fixture(params=READERS)
-def read(request, monkeypatch):
+def read(request):
     """Each way in which a silo reads an answer."""
-    from flwr.supercore.protobuf.client import ProtobufClient
-
-    monkeypatch.setattr(ProtobufClient, "__init__", ProtobufClient.__init__)  # put back afterwards
-    flower_internals.replace_hooks(PLAIN)
     return READERS[request.param]
 
 

@@ -76,7 +76,7 @@ def kits(tmp_path):
     (app / "client_app.py").write_text(CLIENT_APP)
     for kit in ("server", "north"):
         (out / kit / "app.sha256").write_text(digest(out / "server" / "app") + "\n")
-    (out / "north" / "silo.toml").write_text(f'name = "north"\nport = {port()}\n[data]\nname = "digits"\n')
+    (out / "north" / "silo.toml").write_text('name = "north"\n[data]\nname = "digits"\n')
     before = set(process_tree(os.getpid()))
     yield out
     assert not set(process_tree(os.getpid())) - before

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.slow
 MOMENTS = 30
 BEFORE = 3  # rounds from which the length of a round is taken
 LATER = 300.0  # seconds within which the next round must be committed
-OWNERS = dict.fromkeys(("supervisor", "SuperLink", "SuperExec", "ServerApp"), "server") | {"resident": "silo-1"}
+OWNERS = dict.fromkeys(("supervisor", "SuperLink", "SuperExec", "ServerApp"), "server") | {
+    "node": "silo-1",
+    "worker": "silo-1",
+}
 
 
 def committed(local, number, seconds=LATER):

@@ -255,7 +255,7 @@ def test_a_federation_through_a_proxy_whose_password_is_in_no_environment(tmp_pa
         for process, command in process_tree(os.getpid()).items():
             assert PASSWORD not in command
             assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes(), command
-            seen += "pomona_federation.silo.processes.supernode" in command
+            seen += "pomona_federation.silo.processes.node" in command
         assert seen == 3
         status = local.wait(lambda status: status.state in {"finished", "failed"}, 600)
         assert (status.state, status.round) == ("finished", 3)

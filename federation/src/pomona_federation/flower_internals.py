@@ -1,72 +1,125 @@
-"""Functions of Flower that Pomona replaces or calls beyond its documented interface; any release may change them.
+"""Everything of Flower that Pomona replaces, or calls beyond its documented interface; any release may change it.
 
-Apart from plain imports all of it is in this module, and ``federation/tests/test_flower_internals.py`` fails with the
-name of whatever is gone or has changed.
+Three things are replaced: the HTTP client of a silo's connection (``connection``), SuperLink's list of middleware
+and the server that runs it (``run_superlink``). Tested with Flower 1.42;
+``federation/tests/test_flower_internals.py`` fails with the name of whatever is gone or has changed.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
-IDLE, REPLY = 3.0, 0.5  # a SuperNode's sleeps in seconds: no message yet; no answer, or only part of one, yet
+INVALID, CRASHED = 7, 8  # Flower's codes: the app is not accepted; its process has ended without an answer
+RAISED = 2  # the app has raised an exception
 
-Pull = Callable[..., int | None]
-Push = Callable[..., None]
-
-
-def wrap_pull(around: Callable[[Pull], Pull]) -> None:
-    """Replace the function by which a SuperNode fetches and stores one message; it returns the run's id, or None."""
-    from flwr.supernode import start_client_internal as node
-
-    node._pull_and_store_message = around(node._pull_and_store_message)
+# A silo's node.
 
 
-def wrap_push(around: Callable[[Push], Push]) -> None:
-    """Replace the function by which a SuperNode waits for the answer to the message that it fetched, and sends it."""
-    from flwr.supernode import start_client_internal as node
-
-    node._push_messages = around(node._push_messages)
+class RunEndedError(Exception):
+    """The run of a message is over: nobody waits for an answer."""
 
 
 @dataclass(frozen=True)
-class OneAnswer:
-    """A SuperNode's state limited to the answers to one message; other answers are dropped when found.
+class Fetched:
+    """A message as SuperLink has sent it.
 
-    A SuperNode sends any answer that is there, then fetches the next message. If the run of a message ended while it
-    was being fetched, nobody waits for its answer, but the app still gives one: sent in place of the next message's, it
-    would leave this node one answer late for good.
+    Attributes:
+        metadata: Flower's message without its content.
+        tree: ids of its parts.
+        parts: their bytes, by id.
     """
 
-    state: Any
-    store: Any
-    message: Any
+    metadata: Any
+    tree: Any
+    parts: Mapping[str, bytes]
 
-    def __getattr__(self, name: str) -> Any:  # everything else
-        return getattr(self.state, name)
-
-    def get_messages_legacy(self, **which: Any) -> list[Any]:
-        """Answers to the current message, not yet taken."""
-        awaited = list[Any]()
-        for found in self.state.get_messages_legacy(**which):
-            if found.metadata.reply_to_message_id == self.message.metadata.message_id:
-                awaited.append(found)
-                continue
-            ids = [found.metadata.message_id, found.metadata.reply_to_message_id]
-            self.state.delete_messages(message_ids=ids)
-            self.store.delete(found.metadata.message_id)
-        return awaited
+    @property
+    def run(self) -> int:
+        """The id of its run."""
+        return int(self.metadata.metadata.run_id)
 
 
-def replace_waits(waits: dict[float, Callable[[], None]]) -> None:
-    """Replace a SuperNode worker's waits, by the seconds that Flower would sleep."""
-    from flwr.supernode import start_client_internal as node
+@dataclass(frozen=True)
+class Connection:
+    """A silo's connection to SuperLink, in the functions that Flower makes for its SuperNode."""
 
-    vars(node)["time"] = SimpleNamespace(sleep=lambda seconds: waits[seconds]())
+    node: int
+    receive: Callable[[], Any]
+    send: Callable[..., Any]
+    get_run: Callable[[int], Any]
+    get_fab: Callable[[str, int], Any]
+    pull_object: Callable[[int, str], bytes]
+    push_object: Callable[..., None]
+    confirm: Callable[[int, str], None]
+
+    def pull(self, message: Any, tree: Any) -> Fetched:
+        """Fetch the parts of a received message. Raises RunEndedError."""
+        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+        from flwr.supercore.inflatable.inflatable_utils import pull_objects
+        from flwr.supercore.run import RunNotRunningException
+
+        run = int(message.metadata.run_id)
+        ids = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
+        try:
+            parts = pull_objects(ids, pull_object_fn=partial(self.pull_object, run))
+            self.confirm(run, message.metadata.message_id)
+        except RunNotRunningException:
+            raise RunEndedError from None
+        return Fetched(message, tree, parts)
+
+    def federated(self, run: int) -> str:
+        """SHA-256 of a run's app, as the server states it; "" for a run without a ServerApp."""
+        from flwr.supercore.constant import TaskType
+
+        found = self.get_run(run)
+        return str(found.fab_hash) if found.primary_task_type == TaskType.SERVER_APP else ""
+
+    def refuse(self, message: Any, code: int, reason: str) -> None:
+        """Answer a message with an error. Raises RunEndedError."""
+        from flwr.app import Error, Message
+        from flwr.supercore.task_identity import TaskIdentity
+
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = message.metadata.run_id, self.node, 1
+        self.answer(deflated(Message(Error(code, reason), reply_to=message)), 0.0)
+
+    def answer(self, reply: Sequence[bytes], seconds: float) -> None:
+        """Send a reply that ``deflated`` made. Raises RunEndedError."""
+        from flwr.common.serde import message_from_proto
+        from flwr.proto.message_pb2 import Message as MessageProto
+        from flwr.proto.message_pb2 import ObjectTree
+        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+        from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
+        from flwr.supercore.run import RunNotRunningException
+
+        message, tree = message_from_proto(MessageProto.FromString(reply[0])), ObjectTree.FromString(reply[1])
+        parts = dict(zip((part.decode() for part in reply[2::2]), reply[3::2], strict=True))
+        try:
+            wanted, session = self.send(message, tree, seconds)
+            ids = dict.fromkeys(part.object_id for part in iterate_object_tree(tree))
+            push = partial(self.push_object, message.metadata.run_id, session)
+            push_object_contents_from_iterable(((i, parts[i]) for i in ids if i in wanted), push_object_fn=push)
+        except RunNotRunningException:
+            raise RunEndedError from None
 
 
-def replace_fleet_client(make: Callable[[], Any]) -> None:
-    """Make a SuperNode use our HTTP client (httpx) for everything it sends to the server."""
+@contextmanager
+def connection(address: str, ca: str | None, key: bytes | None, make: Callable[[], Any]) -> Iterator[Connection]:
+    """Connect to SuperLink, and send it a sign of life every 30 s.
+
+    Flower reports a connection that cannot be made in its log and raises SystemExit; a fault within the block ends it.
+    A refused key raises KeyboardInterrupt.
+
+    Args:
+        address: host:port.
+        ca: path of the authority's certificate; None without TLS.
+        key: the silo's private key; None for a federation without keys.
+        make: makes the HTTP client (httpx) that carries everything.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.supernode import fleet_http_connection as module
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
@@ -77,120 +130,102 @@ def replace_fleet_client(make: Callable[[], Any]) -> None:
             self._client = make()
 
     vars(module)["FleetHttpClient"] = FleetClient
+    keys = None
+    if key is not None:
+        private = load_ssh_private_key(key, None)
+        assert isinstance(private, ec.EllipticCurvePrivateKey), "keys of silos are EC P-384"
+        keys = private, private.public_key()
+    with module.http_request_response(address, ca is None, ca, keys) as made:
+        yield Connection(*made)
 
 
-def wrap_runtime(around: Callable[[Any], Any]) -> None:
-    """Wrap the runtime that a SuperNode serves in an ASGI middleware."""
-    from flwr.supernode import main as module
+def unpacked_parts(fetched: Fetched) -> list[bytes]:
+    """A fetched message as bytes, for ``run_client_app``."""
+    from flwr.common.serde import message_to_proto
 
-    make = module.create_app
-    vars(module)["create_app"] = lambda **options: around(make(**options))
-
-
-def replace_hooks(hooks: dict[str, list[Callable[..., None]]]) -> None:
-    """Set these hooks on every HTTP client (httpx) that Flower creates in this process from now on."""
-    from flwr.supercore.protobuf.client import ProtobufClient
-
-    made = ProtobufClient.__init__
-
-    def init(self: Any, *args: Any, **options: Any) -> None:
-        made(self, *args, **options)
-        self._client.event_hooks = hooks
-
-    setattr(ProtobufClient, "__init__", init)  # noqa: B010 - mypy lets no method be assigned
+    parts = [part for name, data in fetched.parts.items() for part in (name.encode(), data)]
+    return [message_to_proto(fetched.metadata).SerializeToString(), fetched.tree.SerializeToString(), *parts]
 
 
-def refuse(message: Any, code: int, reason: str, state: Any, store: Any) -> int:
-    """Answer a fetched message with an error, without starting an app. Returns the run's id."""
-    from flwr.app import Error, Message
-    from flwr.supernode import start_client_internal as node
+def run_client_app(app: Any, asked: Sequence[bytes], node: int) -> list[bytes]:
+    """The reply of a ClientApp to a message, as ``flwr-clientapp`` makes it; an exception becomes an error."""
+    from flwr.app import Context, Error, Message, RecordDict
+    from flwr.common.serde import message_from_proto
+    from flwr.proto.message_pb2 import Message as MessageProto
+    from flwr.proto.message_pb2 import ObjectTree
+    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+    from flwr.supercore.task_identity import TaskIdentity
 
-    node._insert_message(Message(Error(code, reason), reply_to=message), state, store)
-    return int(message.metadata.run_id)
-
-
-def abandoned(state: Any) -> bool:
-    """Whether a SuperNode has no waiting, starting or running task left; a silent task ends after a minute."""
-    from flwr.common.constant import Status
-
-    return not state.get_tasks(statuses=[Status.PENDING, Status.STARTING, Status.RUNNING], limit=1)
-
-
-def federated(run: Any) -> bool:
-    """Whether a run belongs to a federation, that is, has a ServerApp."""
-    from flwr.supercore.constant import TaskType
-
-    return bool(run.primary_task_type == TaskType.SERVER_APP)
-
-
-def run_supernode() -> None:
-    """Run the SuperNode with the command line's arguments."""
-    from flwr.supernode.cli import flower_supernode
-
-    flower_supernode()
+    tree = ObjectTree.FromString(asked[1])
+    parts = dict(zip((part.decode() for part in asked[2::2]), asked[3::2], strict=True))
+    run = int(message_from_proto(MessageProto.FromString(asked[0])).metadata.run_id)
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, node, 1
+    message = pull_and_inflate_object_from_tree(tree, parts.__getitem__, lambda _: None, return_type=Message)
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    try:
+        reply = app(message=message, context=Context(run, node, {}, RecordDict(), {}))
+    except Exception as fault:
+        logging.getLogger("flwr").exception("ClientApp raised an exception")
+        reply = Message(Error(RAISED, f"{type(fault)}:<'{fault}'>"), reply_to=message)
+    return deflated(reply)
 
 
-def run_superexec(address: str, executor: Any, secret: bytes) -> None:
-    """Run Flower's SuperExec on loopback with our executor, which authenticates to the runtime by a secret.
+def deflated(message: Any) -> list[bytes]:
+    """A message as bytes: without its content, the tree of its parts, and each part's id and bytes."""
+    from flwr.app.message import remove_content_from_message
+    from flwr.common.serde import message_to_proto
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        no_object_id_recompute,
+    )
 
-    Starts no thread.
+    message.metadata.__dict__["_message_id"] = message.object_id
+    with no_object_id_recompute():
+        tree = get_object_tree(message)
+        parts = [p for name, part in get_all_nested_objects(message).items() for p in (name.encode(), part.deflate())]
+        bare = remove_content_from_message(message) if message.has_content() else message
+    return [message_to_proto(bare).SerializeToString(), tree.SerializeToString(), *parts]
+
+
+# SuperLink.
+
+
+def run_superlink(middleware: Sequence[Any], server: Mapping[str, Any], database: int, quiet: Sequence[str]) -> None:
+    """Run SuperLink with the command line's arguments.
+
+    Args:
+        middleware: ASGI layers before SuperLink, outermost first.
+        server: settings of uvicorn.
+        database: seconds that a request waits while others write the database; Flower's own limit is 5.
+        quiet: paths of requests that are logged only if they fail, as SuperLink does for most of its own.
     """
-    from flwr.supercore.superexec import run_superexec as module
+    import uvicorn
+    from flwr.superlink import extensions
+    from flwr.superlink.cli import flower_superlink
+    from sqlalchemy import event
+    from sqlalchemy.pool import Pool
 
-    vars(module)["get_executor"] = lambda *_, **__: executor
-    module.run_superexec(address, insecure=True, superexec_auth_secret=secret)
+    def patient(connection: Any, *_: Any) -> None:
+        connection.execute(f"PRAGMA busy_timeout = {1000 * database}").close()
 
-
-def run_client_app(spec: Any, require: Callable[[Any, Any], None]) -> NoReturn:
-    """Do one task in this process, as ``flwr-clientapp`` does, and raise SystemExit.
-
-    ``require`` raises for a run and its app that must not be executed, before anything of the app is unpacked.
-    """
-    from flwr.supernode.runtime.run_clientapp import pull_task_input, run_clientapp
-
-    def pulled(client: Any) -> tuple[Any, Any, Any, Any]:
-        message, context, run, fab = pull_task_input(client)
-        require(run, fab)
-        return message, context, run, fab
-
-    run_clientapp.__globals__["pull_task_input"] = pulled
-    run_clientapp(spec.runtime_api_address, spec.token, spec.insecure)
-    raise SystemExit(0)
+    event.listen(Pool, "checkout", patient)
+    logging.getLogger("uvicorn.access").addFilter(FailuresOf(quiet))
+    others = extensions.get_middleware
+    extensions.get_middleware = lambda: (*middleware, *others())
+    uvicorn.run = partial(uvicorn.run, **server)
+    flower_superlink()
 
 
-def app_identity(bundle: bytes) -> tuple[str, str]:
-    """The id and version in an app's bundle."""
-    from flwr.cli.config_utils import get_fab_metadata
+@dataclass(frozen=True)
+class FailuresOf:
+    """A filter of uvicorn's access log: requests to these paths are shown only if they fail."""
 
-    name, version = get_fab_metadata(bundle)
-    return name, version
+    paths: Sequence[str]
 
-
-def client_app_tasks() -> set[Any]:
-    """The kinds of task that a silo's resident process handles."""
-    from flwr.supercore.constant import TaskType
-
-    return {TaskType.CLIENT_APP}
-
-
-def accepted() -> Any:
-    """An executor's answer to a task that it has started."""
-    from flwr.supercore.superexec.executor.types import LaunchResult
-
-    return LaunchResult.accepted()
-
-
-def leave_out_of_the_log(*paths: str) -> None:
-    """Make SuperLink log requests to further paths only if they fail, as it does for most of its own."""
-    from flwr.supercore import http_logging
-
-    http_logging.ROUTINE_ACCESS_PATHS |= set(paths)
-
-
-def wait_for_database(seconds: int) -> None:
-    """Make SuperLink wait this long for its database while another request writes it; Flower's default is 5 s."""
-    from flwr.supercore import sql_mixin
-    from flwr.supercore.constant import SQLITE_PRAGMAS
-
-    others = tuple(pragma for pragma in SQLITE_PRAGMAS if pragma[0] != "busy_timeout")
-    vars(sql_mixin)["SQLITE_PRAGMAS"] = (("busy_timeout", str(1000 * seconds)), *others)
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is shown."""
+        args = record.args
+        if not (isinstance(args, tuple) and len(args) == 5 and isinstance(args[4], int)):
+            return True
+        return str(args[2]).partition("?")[0] not in self.paths or args[4] >= 400

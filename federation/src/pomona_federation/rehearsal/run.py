@@ -39,10 +39,10 @@ from pomona_federation.supervision.processes import adopt, disown, end, environm
 Say = Callable[[str], None]
 KINDS = {
     "SuperLink": "pomona_federation.server.processes.superlink",
-    "SuperNode": "pomona_federation.silo.processes.supernode",
+    "node": "pomona_federation.silo.processes.node",
     "SuperExec": "flower-superexec",
     "ServerApp": "flwr-serverapp",
-    "resident": "pomona_federation.silo.processes.fork_executor",
+    "worker": "pomona_federation.silo.processes.worker",
     "supervisor": "-m pomona s",
 }
 LIMIT = 1200.0  # seconds for the whole federation
@@ -166,10 +166,10 @@ class LocalFederation:
 
 
 def kind_of(process: psutil.Process, command: str) -> str:
-    """The kind of a deployment's process; "ClientApp" for a fork of a resident process, "" for others."""
+    """The kind of a deployment's process; "ClientApp" for a fork of a worker, "" for others."""
     kind = next((kind for kind, sign in KINDS.items() if sign in command), "")
-    parent = process.parent() if kind == "resident" else None
-    return "ClientApp" if parent and KINDS["resident"] in " ".join(parent.cmdline()) else kind
+    parent = process.parent() if kind == "worker" else None
+    return "ClientApp" if parent and KINDS["worker"] in " ".join(parent.cmdline()) else kind
 
 
 @contextmanager
@@ -177,17 +177,16 @@ def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterat
     """Kits in a folder for the clients of a scenario, each with its own rows; all processes end on exit."""
     adopt()
     folder.mkdir(parents=True, exist_ok=True)
-    ports = free_ports(1 + len(scenario.partition.clients))
     path = folder / "federation.toml"
-    path.write_text(federation_file(scenario, f"127.0.0.1:{ports[0]}", **options), encoding="utf-8")
+    path.write_text(federation_file(scenario, f"127.0.0.1:{free_ports(1)[0]}", **options), encoding="utf-8")
     provision(path, folder / "kits")
     names = tuple(s["name"] for s in read_tree(path)["silo"])
     files = {n: write_rows(scenario, i, (folder / "kits" / n / "data").absolute()) for i, n in enumerate(names)}
-    for name, port in zip(names, ports[1:], strict=True):
+    for name in names:
         own = folder / "kits" / name / "silo.toml"
         known = read_tree(own)
         section = data_section(scenario, {name: files[name]})
-        own.write_text(tomli_w.dumps({**known, "port": port, "data": section}), encoding="utf-8")
+        own.write_text(tomli_w.dumps({**known, "data": section}), encoding="utf-8")
     local = LocalFederation(folder, names, scenario)
     with ExitStack() as closing:
         closing.callback(disown)

@@ -42,7 +42,6 @@ class SiloFile(Settings):
 
     name: SiloName = Field(description="the silo's name in the federation")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda, or one GPU: cuda:1")
-    port: int = Field(9094, ge=1, lt=1 << 16, description="local port of Flower's runtime, one per silo on a machine")
     threads: int = Field(
         1, ge=1, le=1024, description="threads of PyTorch; the bits of a model are the same everywhere with 1 alone"
     )
@@ -133,5 +132,5 @@ def use_kit(kit: Path) -> None:
 
 def own_kit() -> Path:
     """The kit of this process's silo."""
-    assert _KIT, "the resident process has been told"
+    assert _KIT, "the worker has been told"
     return _KIT

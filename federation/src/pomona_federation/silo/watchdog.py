@@ -97,19 +97,13 @@ def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     return all(s.reachable and not s.connected for s in recent)
 
 
-def connected(pid: int, port: int, local: int) -> bool:
-    """Return whether a process has a TCP connection to a remote port.
-
-    Args:
-        pid: the process's id.
-        port: the remote port.
-        local: the process's own listening port; connections to it come from any remote port.
-    """
+def connected(pid: int, port: int) -> bool:
+    """Return whether a process has a TCP connection to a remote port."""
     try:
         sockets = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
         return False
-    return any(s.status == psutil.CONN_ESTABLISHED and s.raddr.port == port and s.laddr.port != local for s in sockets)
+    return any(s.status == psutil.CONN_ESTABLISHED and s.raddr.port == port for s in sockets)
 
 
 @dataclass(frozen=True)

@@ -184,9 +184,6 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # idle connections take a file each
 
-    import uvicorn
-    from flwr.superlink import extensions
-    from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
 
     auth, head = RequestAuth(folder), client_certificates.shown_head if federation.mutual_tls else signed_head
@@ -197,17 +194,13 @@ def main() -> None:
     gate = Middleware(Gate, known=known, uplink=uplink, limits=limits, standing=standing, desk=StudyDesk(folder).answer)
     bell = Bell()
     hold = Middleware(Hold, told=partial(tell, folder / "run"), bell=bell)
-    others = extensions.get_middleware
-    extensions.get_middleware = lambda: (gate, hold, *others())
-    protocol = http_protocol(leaving=bell.close)
+    server: dict[str, Any] = {"http": http_protocol(leaving=bell.close)}
     if federation.mutual_tls:
         print("INFO : mutual TLS, silos are heard with a certificate of their key alone", flush=True)  # noqa: T201 - the log
-        protocol = client_certificates.showing(protocol)
-        uvicorn.run = partial(uvicorn.run, **client_certificates.asked(folder / "certs" / "ca.crt"))
-    uvicorn.run = partial(uvicorn.run, http=protocol)
-    flower_internals.wait_for_database(DATABASE)
-    flower_internals.leave_out_of_the_log(STANDING, STUDIES, "/v1/control/list-nodes")  # a few per minute and silo
-    flower_superlink()
+        server = {"http": client_certificates.showing(server["http"])}
+        server |= client_certificates.asked(folder / "certs" / "ca.crt")
+    quiet = (STANDING, STUDIES, "/v1/control/list-nodes")  # a few per minute and silo
+    flower_internals.run_superlink((gate, hold), server, DATABASE, quiet)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Checks of a silo's kit and its machine, one line each: keys, certificates, connection to the server, disk."""
 
 import shutil
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from pomona_federation.pki.certificates import LAST, private, valid, warning
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.watchdog import ask_health
-from pomona_federation.supervision.processes import holder
 
 T = TypeVar("T")
 
@@ -101,19 +99,6 @@ def authority(folder: Path) -> tuple[None, str]:
 def authority_file(folder: Path, federation: Federation) -> bytes:
     """The authority's certificate from a kit; empty without keys. Raises ConfigError."""
     return b"" if federation.insecure else certificates.content(folder / "certs" / "ca.crt")
-
-
-def port(folder: Path, silo: SiloFile) -> tuple[None, str]:
-    """Check that the local port is free, or in use by this silo."""
-    if holder(folder / "state"):
-        return None, f"{silo.port} is this silo's, which is running"
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe_:
-        probe_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe_.bind(("127.0.0.1", silo.port))
-        except OSError as fault:
-            raise ConfigError(f"port = {silo.port}: {fault.strerror}; set another one in silo.toml") from None
-    return None, f"{silo.port} is free"
 
 
 def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:

@@ -60,7 +60,6 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
     if silo and work and federation:
         checks.make("server", partial(kit_checks.server, folder, silo, federation))
         checks.make("versions", lambda: _versions(folder))
-        checks.make("port", partial(kit_checks.port, folder, silo))
         _check_data(checks, silo, work, leaves)
     if work and work.study:
         checks.make("policy", partial(_policy, folder, work.study))
@@ -86,7 +85,7 @@ def _device(name: str) -> tuple[None, str]:
 
 def _silo(folder: Path) -> tuple[SiloFile, str]:
     silo = SiloFile.load(folder / "silo.toml")
-    return silo, f"silo {silo.name}, device {silo.device}, local port {silo.port}"
+    return silo, f"silo {silo.name}, device {silo.device}"
 
 
 def _state(folder: Path) -> tuple[None, str]:

@@ -1,6 +1,6 @@
-"""A silo's data in the agreed form, read once in its resident process and inherited by its forks.
+"""A silo's data in the agreed form, read once in its worker and inherited by its forks.
 
-The process of a message that finds no kept data reads it, and leaves a note of what it has read. The resident process
+The process of a message that finds no kept data reads it, and leaves a note of what it has read. The worker
 acts on the note between messages, and keeps the data while the note and the files (inode, size and times) stay the
 same. It keeps only what Pomona's own readers of CSV and NPZ files return, which start no threads and run no custom
 code.
@@ -93,7 +93,7 @@ class DataKeeper:
         return None
 
     def want(self, wanted: WantedData) -> None:
-        """Leave the note for the resident process."""
+        """Leave the note for the worker."""
         with suppress(OSError, PomonaError):  # without the note the data is read again next time
             if wanted.files and wanted != read_json(WantedData, self._note):
                 write_json(self._note, wanted)
@@ -146,7 +146,7 @@ def own_data(settings: DataSettings, task: TaskSettings) -> Dataset:
         return agreed_data(settings, task)
     wanted = WantedData(data=settings, task=task)
     if (kept := _KEEPER.find(wanted)) is not None:
-        logger.info("the resident process holds the data")
+        logger.info("the worker holds the data")
         return kept
     dataset = agreed_data(settings, task)
     _KEEPER.want(wanted)

@@ -16,7 +16,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.flower_bundle import pinned
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.membership import REFUSALS, Membership, ask_membership, explained
-from pomona_federation.silo.processes import runtime_secret, supernode
+from pomona_federation.silo.processes import node
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies import own_state
 from pomona_federation.silo.studies.own_state import rules
@@ -150,20 +150,18 @@ REASONS = {
     "[code: 2001]": "the server admits no silo without a key: compare insecure in its federation.toml and in this one",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not the federation's: `pomona silo check`",
     "the proxy refuses (": "the proxy refuses this silo's password, or the way to the server: `pomona silo check`",
-    "address already in use": "its port is taken: set another one in silo.toml",
-    # Flower interrupts itself on an answer 401, and reports only that it ended.
-    "SuperNode terminated gracefully": "the server refuses this silo's key: it was revoked, or the clocks differ; "
+    node.REFUSED: "the server refuses this silo's key: it was revoked, or the clocks differ; "
     "`pomona silo check` compares the clocks; if they agree, ask the server's administrator",
 }
 
-REFUSED = {REASONS["[code: 2004]"], REASONS["SuperNode terminated gracefully"]}  # the server can explain it
+REFUSED = {REASONS["[code: 2004]"], REASONS[node.REFUSED]}  # the server can explain it
 
 
 def exit_reason(code: int | None, log: Path) -> str:
     """Return why a node ended, from the end of its log, in a line without paths."""
     with suppress(OSError):
         text = content(log, LONG)[-TAIL:].decode(errors="replace")
-        text = text.rpartition("Starting Flower SuperNode")[2]  # of this life, not of the one before
+        text = text.rpartition(node.BEGIN)[2]  # of this life, not of the one before
         for sign, reason in REASONS.items():
             if sign in text:
                 return reason
@@ -204,11 +202,10 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
             tell(f"{silo.name} attends {federation.name} at {federation.server}")
             for line in holding:
                 tell(f"warning: {line.text}" if line.foreign else line.text)
-            runtime_secret.renew(folder)
-            command, log = supernode.command(folder, silo, federation, app), state / "logs" / "supernode.log"
+            command, log = node.command(folder, app), state / "logs" / "supernode.log"
             policy = SiloPolicy(
                 state,
-                lambda pid: connected(pid, way.port, silo.port),
+                lambda pid: connected(pid, way.port),
                 lambda: ask_health(way),
                 tell,
                 lambda: ask_membership(way, key),
