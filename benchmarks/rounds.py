@@ -9,10 +9,10 @@ from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
 from pomona.federation.calls import Groups, calls
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.federation.kept_copies import KeptCopies
-from pomona.federation.loop import round_of
+from pomona.federation.round_plan import round_of
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
 from pomona.methods.fedavg_data import FedAvgData
@@ -53,7 +53,7 @@ class Rounds:
         half, initial = self.method.client, scenario.initial
 
         def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
-            return ClientRuntime(half, scenario.objective(), initial, groups, config.seed, keeping=copies)
+            return ClientRuntime(half, scenario.objective(), initial, groups, config.seed, copies=copies)
 
         groups = calls(config, self.roster.sizes, workers, scenario.initial().nbytes)
         if workers == 1:

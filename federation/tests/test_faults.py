@@ -17,8 +17,7 @@ import torch
 
 from federation_in_process import deployed, lost, same
 from pomona.core.errors import CheckpointError, DivergedError, ProtocolError, QuorumError
-from pomona.federation.client_runtime import ClientRuntime
-from pomona.federation.loop import Loop
+from pomona.federation.client import ClientRuntime
 from pomona.storage.run_status import read_status
 from pomona_federation import flower_apps, status
 from pomona_federation.audit import read
@@ -26,6 +25,7 @@ from pomona_federation.messages.message_bodies import Task
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256
 from pomona_federation.server.rounds import flower_transport
+from pomona_federation.server.rounds.server_app import ServerStatusFile
 from pomona_federation.silo.tasks import client_app
 from representatives import drawn
 
@@ -316,18 +316,22 @@ KILLS = [(number, when) for number in (1, 2, 3) for when in ("before", "after")]
 @pytest.mark.parametrize(("number", "when"), drawn(KILLS))
 def test_a_server_that_is_killed_goes_on(when, number, world):
     """F4: between training and commit, or between commit and the next round."""
-    federation, commit = world.federation(), Loop._commit
+    federation = world.federation()
     trained = counted(world.patch)
 
-    def killed(loop, state, at):
-        if at == number and when == "before":
-            raise KeyboardInterrupt
-        commit(loop, state, at)
+    def killed_before(_, at):
         if at == number:
             raise KeyboardInterrupt
 
+    def killed_after(_, row, __):
+        if row.round == number:
+            raise KeyboardInterrupt
+
     with world.patch.context() as patch:
-        patch.setattr(Loop, "_commit", killed)
+        if when == "before":
+            patch.setattr(ServerStatusFile, "trained", killed_before)
+        else:
+            patch.setattr(ServerStatusFile, "round", killed_after)
         with pytest.raises(KeyboardInterrupt):
             federation.run()
     assert read_status(federation.server / "run").code == 130
@@ -344,7 +348,7 @@ def test_an_app_that_is_told_to_stop_is_not_finished(world):
         raise SystemExit(0)
 
     with world.patch.context() as patch:
-        patch.setattr(Loop, "_commit", stopped)
+        patch.setattr(ServerStatusFile, "trained", stopped)
         with pytest.raises(SystemExit):
             federation.run()
     status = read_status(federation.server / "run")

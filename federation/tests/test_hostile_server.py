@@ -7,7 +7,6 @@ import torch
 
 from federation_in_process import deployed, lost, same
 from pomona.core.errors import PrivacyError, ProtocolError, StorageError
-from pomona.federation.loop import Loop
 from pomona.privacy.ledger import Ledger
 from pomona.storage.committed_rounds import committed
 from pomona_federation.flower_apps import handled
@@ -24,6 +23,7 @@ from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.pki.keys import Signer
 from pomona_federation.provision.provision import add
+from pomona_federation.server.rounds.server_app import ServerStatusFile
 from pomona_federation.silo.studies import own_state
 from pomona_federation.silo.studies.silo_in_study import Silo
 from pomona_federation.silo.tasks.client_app import ClientApp
@@ -506,15 +506,13 @@ def test_a_server_that_lost_its_newest_checkpoint_finds_a_late_silo_ready(world)
     """Rounds 2 to 4 are late, 5 counts; the server forgets 5, and its repetition is late again: on with round 1."""
     federation = world.federation(run={"rounds": 6})
     federation.grid.faults += [on_answer(lambda m, _: lost(m, 2), number=n) for n in (2, 3, 4)]
-    commit = Loop._commit
 
-    def killed(loop, state, at):
-        commit(loop, state, at)
-        if at == 5:
+    def killed(_, row, __):
+        if row.round == 5:
             raise KeyboardInterrupt
 
     with world.patch.context() as patch:
-        patch.setattr(Loop, "_commit", killed)
+        patch.setattr(ServerStatusFile, "round", killed)
         with pytest.raises(KeyboardInterrupt):
             federation.run()
     dict(committed(federation.server / "run" / "checkpoints"))[5].unlink()

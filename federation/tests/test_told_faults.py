@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from pomona.core.errors import ConfigError, DataError, DivergedError, ProtocolError, StorageError
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.storage.atomic_io import publish
 from pomona_federation import audit, json_store
 from pomona_federation.flower_apps import client_app

@@ -23,11 +23,12 @@ from pomona.engine import on_engine
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.calls import Groups, calls
 from pomona.federation.checkpointing import Checkpointing, identity
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.federation.kept_copies import KeptCopies, matrix_bytes
+from pomona.federation.kept_models import ModelChoice
 from pomona.federation.loop import Loop
-from pomona.federation.model_choice import ModelChoice
 from pomona.federation.run_checks import caution, cautions, require_possible
+from pomona.federation.scoring import Scoring
 from pomona.federation.state_memory import choose, require_training
 from pomona.federation.state_store import Hold, as_is
 from pomona.federation.transport import Inline
@@ -82,7 +83,9 @@ def run(config: Config, out: Path | str | None = None, watcher: Callback | None 
             f"pomona.run takes a Config, not {type(config).__name__}; write "
             'pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))'
         )
-    if watcher is not None and (lacks := [name for name in ("begin", "round", "note") if not hasattr(watcher, name)]):
+    if watcher is not None and (
+        lacks := [name for name in ("begin", "trained", "round", "note") if not hasattr(watcher, name)]
+    ):
         raise ConfigError(
             f"watcher: {type(watcher).__name__} has no {lacks[0]}; inherit pomona.federation.callbacks.NullCallback "
             "and write what you want to hear of"
@@ -220,9 +223,9 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
     def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
         objective = scenario.private(key_stores) if config.privacy else scenario.objective()
         metric = scenario.choice.metric
+        scoring = Scoring(metric, config.specificity)
         choice = ModelChoice(config.keep, config.method.method().card.headline, metric)
-        parts = (half, objective, scenario.initial, groups, config.seed, hold, metric, choice, config.specificity)
-        return ClientRuntime(*parts, keeping=copies)
+        return ClientRuntime(half, objective, scenario.initial, groups, config.seed, hold, scoring, choice, copies)
 
     workers, in_memory = config.processes, hold is as_is
     groups = calls(config, roster.sizes, workers, scenario.initial().nbytes)

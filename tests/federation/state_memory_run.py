@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pomona
-from pomona.federation import loop
+from pomona.federation.callbacks import StopAfter
 from pomona.methods import base
 from pomona.methods.fedavg import FedAvg
 from problems import tiny
@@ -54,23 +54,14 @@ def federation(share, workers):
     )
 
 
-def stops_before(number):
-    """Make the loop end the process before it commits a round."""
-    commit = loop.Loop._commit
-
-    def stops(self, state, at):
-        if at == number:
-            sys.exit(STOPPED)
-        commit(self, state, at)
-
-    loop.Loop._commit = stops
-
-
 if __name__ == "__main__":
     folder, share, workers, stop = sys.argv[1:]
     pomona.run(tiny("apple", rounds=1))  # what is imported late
-    stops_before(int(stop))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    result = pomona.run(federation(float(share), int(workers)), Path(folder), resume=True)
+    watcher = StopAfter(int(stop), committed=False)
+    try:
+        result = pomona.run(federation(float(share), int(workers)), Path(folder), watcher, resume=True)
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)
     sys.stdout.write(str(result.summary["state_files_bytes"]))

@@ -7,7 +7,7 @@ import torch
 
 import pomona
 from pomona.core.round import Roster
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.transport import Inline

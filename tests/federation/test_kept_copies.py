@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from test_resume import Stop, models, stopped_after
+from test_resume import models
 
 import pomona
 from pomona.core.errors import CheckpointError
 from pomona.core.round import Roster
 from pomona.federation import kept_copies
+from pomona.federation.callbacks import StopAfter
 from pomona.federation.exchange import ClientRequest
 from pomona.federation.kept_copies import KeptCopies
 from pomona.methods.base import Copies, Initial, Rows
@@ -103,11 +104,10 @@ def test_a_run_goes_on_with_its_copies(step, before, after, tmp_path, monkeypatc
     over = {"membership": MEMBERS, "participation": 0.6}
     whole = pomona.run(apple(step, workers=1, **over), tmp_path / "whole")
     for number in (2, 4):
-        with monkeypatch.context() as patch:
-            stopped_after(number, patch)
-            workers, share = before
-            with pytest.raises(Stop):
-                pomona.run(apple(step, workers=workers, state_memory=share, **over), tmp_path / "parts", resume=True)
+        workers, share = before
+        config = apple(step, workers=workers, state_memory=share, **over)
+        with pytest.raises(KeyboardInterrupt):
+            pomona.run(config, tmp_path / "parts", StopAfter(number, committed=False), resume=True)
     workers, share = after
     parts = pomona.run(apple(step, workers=workers, state_memory=share, **over), tmp_path / "parts", resume=True)
     assert models(tmp_path / "parts") == models(tmp_path / "whole")

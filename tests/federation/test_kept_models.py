@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError
-from pomona.federation.model_choice import ModelChoice
+from pomona.federation.kept_models import ModelChoice
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import LOSS, METRICS
 from pomona.metrics.score import Score

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pomona
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from problems import tiny
 
 RUN = {"model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy", "lr": 0.5}

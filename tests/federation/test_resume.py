@@ -8,8 +8,7 @@ from safetensors.torch import load_file
 
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, PrivacyError, StorageError
-from pomona.federation import loop
-from pomona.federation.callbacks import NullCallback
+from pomona.federation.callbacks import NullCallback, StopAfter
 from pomona.methods import METHODS
 from pomona.storage.run_status import read_status
 from pomona.storage.safetensors_stream import digest
@@ -18,10 +17,6 @@ from representatives import KINDS_OF_METHOD, representatives
 
 PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
 ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"]
-
-
-class Stop(Exception):
-    """A simulated kill."""
 
 
 class Heard(NullCallback):
@@ -41,20 +36,8 @@ def models(folder):
     return digest(tensors)
 
 
-def run(name, folder, resume=False, **over):
-    return pomona.run(tiny(name, **over), folder, resume=resume)
-
-
-def stopped_after(number, monkeypatch):
-    """Make the loop stop when round ``number`` has been trained, before it is committed."""
-    commit = loop.Loop._commit
-
-    def stops(self, state, at):
-        if at == number:
-            raise Stop
-        commit(self, state, at)
-
-    monkeypatch.setattr(loop.Loop, "_commit", stops)
+def run(name, folder, resume=False, watcher=None, **over):
+    return pomona.run(tiny(name, **over), folder, watcher, resume)
 
 
 @pytest.mark.parametrize(
@@ -64,13 +47,11 @@ def stopped_after(number, monkeypatch):
         [(name, (1, 3)[k % 2]) for k, name in enumerate(KINDS_OF_METHOD)],
     ),
 )
-def test_every_method_goes_on_to_the_same_end(name, number, tmp_path, monkeypatch):
+def test_every_method_goes_on_to_the_same_end(name, number, tmp_path):
     partial = {"participation": 0.5} if number == 3 else {}
     whole = run(name, tmp_path / "whole", **partial)
-    with monkeypatch.context() as patch:
-        stopped_after(number, patch)
-        with pytest.raises(Stop):
-            run(name, tmp_path / "parts", **partial)
+    with pytest.raises(KeyboardInterrupt):
+        run(name, tmp_path / "parts", **partial, watcher=StopAfter(number, committed=False))
     assert read_status(tmp_path / "parts").round == number - 1
     parts = run(name, tmp_path / "parts", resume=True, **partial)
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
@@ -80,7 +61,7 @@ def test_every_method_goes_on_to_the_same_end(name, number, tmp_path, monkeypatc
     assert read_status(tmp_path / "parts").state == "finished"
 
 
-def test_comers_and_goers_go_on(tmp_path, monkeypatch):
+def test_comers_and_goers_go_on(tmp_path):
     over = {
         "clients": 5,
         "rounds": 4,
@@ -90,22 +71,18 @@ def test_comers_and_goers_go_on(tmp_path, monkeypatch):
     }
     whole = run("apple", tmp_path / "whole", **over)
     for number in (2, 3):
-        with monkeypatch.context() as patch:
-            stopped_after(number, patch)
-            with pytest.raises(Stop):
-                run("apple", tmp_path / "parts", resume=True, **over)
+        with pytest.raises(KeyboardInterrupt):
+            run("apple", tmp_path / "parts", resume=True, **over, watcher=StopAfter(number, committed=False))
     parts = run("apple", tmp_path / "parts", resume=True, **over)
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
     assert parts.unseen == whole.unseen
 
 
-def test_a_private_run_goes_on_and_pays_once(tmp_path, monkeypatch):
+def test_a_private_run_goes_on_and_pays_once(tmp_path):
     over = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
     whole = run("apple", tmp_path / "whole", **over)
-    with monkeypatch.context() as patch:
-        stopped_after(2, patch)
-        with pytest.raises(Stop):
-            run("apple", tmp_path / "parts", **over)
+    with pytest.raises(KeyboardInterrupt):
+        run("apple", tmp_path / "parts", **over, watcher=StopAfter(2, committed=False))
     parts = run("apple", tmp_path / "parts", resume=True, **over)
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
     assert parts.summary["privacy"] == whole.summary["privacy"]
@@ -113,12 +90,10 @@ def test_a_private_run_goes_on_and_pays_once(tmp_path, monkeypatch):
     assert "test seed" in parts.summary["privacy"]["void"]
 
 
-def test_a_ledger_that_is_gone_stops_a_private_run(tmp_path, monkeypatch):
+def test_a_ledger_that_is_gone_stops_a_private_run(tmp_path):
     over = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
-    with monkeypatch.context() as patch:
-        stopped_after(3, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "parts", **over)
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "parts", **over, watcher=StopAfter(3, committed=False))
     ledger = next((tmp_path / "parts/private/dp").rglob("*.jsonl"))
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
     with pytest.raises((PrivacyError, StorageError), match="ledger"):
@@ -146,11 +121,9 @@ def test_a_finished_run_is_left_alone(tmp_path):
     ("over", "key"),
     [({"lr": 0.2}, "config.lr"), ({"data": {"name": "breast-cancer"}}, "data"), ({"seed": 3}, "config.seed")],
 )
-def test_another_run_is_not_gone_on_with(over, key, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stopped_after(2, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "run")
+def test_another_run_is_not_gone_on_with(over, key, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "run", watcher=StopAfter(2, committed=False))
     with pytest.raises(CheckpointError, match=key):
         run("fedavg", tmp_path / "run", resume=True, **over)
     run("fedavg", tmp_path / "run", resume=True, workers=2)
@@ -206,12 +179,10 @@ def test_a_finished_run_can_be_given_more_rounds(name, tmp_path):
     assert pomona.load(tmp_path / "short").evaluations == longer.evaluations
 
 
-def test_an_unfinished_run_can_be_given_more_rounds_and_no_fewer(tmp_path, monkeypatch):
+def test_an_unfinished_run_can_be_given_more_rounds_and_no_fewer(tmp_path):
     run("fedavg", tmp_path / "long", rounds=4)
-    with monkeypatch.context() as patch:
-        stopped_after(2, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "run", rounds=3)
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "run", rounds=3, watcher=StopAfter(2, committed=False))
     with pytest.raises(CheckpointError, match="more rounds, not fewer"):
         run("fedavg", tmp_path / "run", resume=True, rounds=2)
     run("fedavg", tmp_path / "run", resume=True, rounds=4)
@@ -230,13 +201,11 @@ def test_a_schedule_over_all_rounds_cannot_be_given_more(name, settings, tmp_pat
     assert files(tmp_path / "run") == before
 
 
-def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path, monkeypatch):
+def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path):
     run("fedavg", tmp_path / "long", rounds=4)
     run("fedavg", tmp_path / "run", rounds=2)
-    with monkeypatch.context() as patch:
-        stopped_after(4, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "run", resume=True, rounds=4)
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "run", resume=True, rounds=4, watcher=StopAfter(4, committed=False))
     assert read_status(tmp_path / "run").sha256 == {}
     assert len(pomona.load(tmp_path / "run").rounds) == 4
     run("fedavg", tmp_path / "run", resume=True, rounds=4)
@@ -270,11 +239,9 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("name", "old", "new"), CHANGES)
-def test_what_an_unfinished_run_has_on_file_is_not_taken_on_trust(name, old, new, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stopped_after(3, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "run")
+def test_what_an_unfinished_run_has_on_file_is_not_taken_on_trust(name, old, new, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
     change(tmp_path / "run", name, old, new)
     before = {p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")}
     with pytest.raises(CheckpointError, match=name) as caught:
@@ -299,11 +266,9 @@ def test_what_a_finished_run_left_is_compared_with_what_is_there(name, tmp_path)
             pomona.load(tmp_path / "run")
 
 
-def test_events_that_are_gone_or_cut_short_are_named(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stopped_after(3, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "run")
+def test_events_that_are_gone_or_cut_short_are_named(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
     path = tmp_path / "run/events.jsonl"
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(CheckpointError, match=r"events\.jsonl"):
@@ -313,12 +278,10 @@ def test_events_that_are_gone_or_cut_short_are_named(tmp_path, monkeypatch):
         run("fedavg", tmp_path / "run", resume=True)
 
 
-def test_files_that_are_views_may_go(tmp_path, monkeypatch):
+def test_files_that_are_views_may_go(tmp_path):
     whole = run("fedavg", tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        stopped_after(3, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
     for name in ("config.toml", "partition.json"):
         (tmp_path / "run" / name).unlink()
     assert run("fedavg", tmp_path / "run", resume=True).evaluations == whole.evaluations
@@ -326,12 +289,10 @@ def test_files_that_are_views_may_go(tmp_path, monkeypatch):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path):
     whole = run("apple", tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        stopped_after(3, patch)
-        with pytest.raises(Stop):
-            run("apple", tmp_path / "parts")
+    with pytest.raises(KeyboardInterrupt):
+        run("apple", tmp_path / "parts", watcher=StopAfter(3, committed=False))
     newest = max((tmp_path / "parts/checkpoints").glob("round-*"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
@@ -343,11 +304,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, monk
     assert whole.summary["rounds"] == 3
 
 
-def test_when_all_checkpoints_are_damaged_nothing_is_touched(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stopped_after(3, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "run")
+def test_when_all_checkpoints_are_damaged_nothing_is_touched(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
     for path in (tmp_path / "run/checkpoints").glob("round-*"):
         path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(CheckpointError, match="all 2 checkpoints"):
@@ -366,14 +325,12 @@ def test_resume_in_an_empty_folder_is_a_fresh_run(tmp_path):
     assert run("fedavg", tmp_path / "run", resume=True).summary["rounds"] == 3
 
 
-def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path, monkeypatch):
+def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
     """Killed, then finished, then given a round more: one search, and the end of a run without a break."""
     auto = {"lr": "auto", "rounds": 2}
     run("fedavg", tmp_path / "whole", **{**auto, "rounds": 3})
-    with monkeypatch.context() as patch:
-        stopped_after(2, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "parts", **auto)
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "parts", **auto, watcher=StopAfter(2, committed=False))
     heard = Heard()
     for over in (auto, auto, {**auto, "rounds": 3}):
         pomona.run(tiny("fedavg", **over), tmp_path / "parts", heard, resume=True)
@@ -383,11 +340,9 @@ def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path, monkeyp
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
 
 
-def test_a_run_that_was_killed_before_its_first_commit_searches_anew(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stopped_after(1, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "parts", lr="auto")
+def test_a_run_that_was_killed_before_its_first_commit_searches_anew(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "parts", lr="auto", watcher=StopAfter(1, committed=False))
     run("fedavg", tmp_path / "parts", resume=True, lr="auto")
     run("fedavg", tmp_path / "whole", lr="auto")
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
@@ -423,10 +378,8 @@ def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
 
 
 def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stopped_after(3, patch)
-        with pytest.raises(Stop):
-            run("fedavg", tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
     from pomona.core.errors import DivergedError
     from pomona.objective.pytorch import TorchObjective
 
@@ -464,7 +417,7 @@ def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(
 def test_a_poisoned_uplink_never_reaches_a_peer_and_three_put_it_in_quarantine(tmp_path, monkeypatch):
     import torch
 
-    from pomona.federation.client_runtime import ClientRuntime
+    from pomona.federation.client import ClientRuntime
 
     serve = ClientRuntime._serve
 
@@ -493,14 +446,12 @@ def test_resume_needs_a_folder():
     "name", ["events.jsonl", "summary.json", ".lock", "models/client-00.safetensors", "checkpoints"]
 )
 @pytest.mark.parametrize("finished", [True, False])
-def test_links_in_a_run_folder_are_not_followed(name, finished, tmp_path, monkeypatch):
+def test_links_in_a_run_folder_are_not_followed(name, finished, tmp_path):
     if finished:
         run("fedavg", tmp_path / "run")
     else:
-        with monkeypatch.context() as patch:
-            stopped_after(3, patch)
-            with pytest.raises(Stop):
-                run("fedavg", tmp_path / "run")
+        with pytest.raises(KeyboardInterrupt):
+            run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
     own, outside = tmp_path / "run" / name, tmp_path / "outside"
     own.parent.mkdir(exist_ok=True)
     if own.exists():

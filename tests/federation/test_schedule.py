@@ -10,8 +10,7 @@ from torch.testing import assert_close
 import pomona
 from pomona.config import Config
 from pomona.core.errors import CheckpointError, ConfigError
-from pomona.federation.loop import select
-from pomona.federation.schedule import round_of
+from pomona.federation.round_plan import round_of, select
 from problems import tiny
 
 

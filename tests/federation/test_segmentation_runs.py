@@ -10,7 +10,7 @@ import pomona
 from masks import archive, discs, settings
 from pomona.config import resolve
 from pomona.core.errors import DataError
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.metrics.overlap import dice, mean_dice
 from pomona.objective import pytorch
 from pomona.objective.pytorch import TorchObjective

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pomona
-from pomona.federation.examination import Examination
+from pomona.federation.scoring import Examination
 from pomona.metrics.metric import ACCURACY
 from pomona.objective.pytorch import Estimates, TorchObjective
 from pomona.scenario import Scenario

@@ -12,9 +12,8 @@ import pomona
 from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.calls import spread
-from pomona.federation.client_runtime import ClientRuntime
-from pomona.federation.loop import due, select
-from pomona.federation.schedule import round_of
+from pomona.federation.client import ClientRuntime
+from pomona.federation.round_plan import due, round_of, select
 from pomona.record.run_folder import load
 from problems import tiny
 

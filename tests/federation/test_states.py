@@ -9,13 +9,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_resume import Stop, models, stopped_after
+from test_resume import models
 
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError, StorageError
 from pomona.core.lazy_tensors import form, forms, merged, only
 from pomona.core.state import flatten
 from pomona.federation import state_memory
+from pomona.federation.callbacks import StopAfter
 from pomona.federation.state_memory import choose
 from pomona.federation.state_store import as_is, file_bytes, in_memory, to_file
 from pomona.methods.apple import APPLEState
@@ -251,10 +252,9 @@ def test_a_run_goes_on_wherever_its_states_were(before, after, workers, tmp_path
     over["membership"] = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 1}
     whole = pomona.run(apple(**over), tmp_path / "whole")
     for number in (2, 4):
-        with monkeypatch.context() as patch:
-            stopped_after(number, patch)
-            with pytest.raises(Stop):
-                pomona.run(apple(state_memory=before, **over), tmp_path / "parts", resume=True)
+        stop = StopAfter(number, committed=False)
+        with pytest.raises(KeyboardInterrupt):
+            pomona.run(apple(state_memory=before, **over), tmp_path / "parts", stop, resume=True)
     parts = pomona.run(apple(state_memory=after, **over), tmp_path / "parts", resume=True)
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
     assert parts.evaluations == whole.evaluations

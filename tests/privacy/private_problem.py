@@ -10,7 +10,7 @@ from torch import Tensor
 from pomona.core.rng import stream
 from pomona.core.round import Roster, Round
 from pomona.data.dataset import Dataset
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.methods.base import Initial, Method
 from pomona.models import ModelSettings, build

@@ -11,6 +11,7 @@ from pomona import lifecycle
 from pomona.core.errors import ProtocolError
 from pomona.federation import loop
 from pomona.federation.admission import admit
+from pomona.federation.callbacks import CallbackList
 from pomona.federation.exchange import Reply
 from pomona.federation.transport import Inline
 from pomona.objective.training import LocalTraining
@@ -120,14 +121,11 @@ def stopped(number):
     """Ctrl-C after a round has been trained and before it is committed."""
 
     def fault(patch):
-        commit = loop.Loop._commit
-
-        def commits(self, state, at):
+        def trained(_, at):
             if at == number:
                 raise KeyboardInterrupt
-            commit(self, state, at)
 
-        patch.setattr(loop.Loop, "_commit", commits)
+        patch.setattr(CallbackList, "trained", trained)
 
     return fault
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from pomona.cli.output import console, shown, talk
 from pomona.config import Config
+from pomona.federation.callbacks import NullCallback
 from pomona.metrics.metric import ACCURACY
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
@@ -106,7 +107,7 @@ def line(standing: Standing, width: int) -> str:
     return fits if len(fits) <= width else fits[: width - 1] + "…"
 
 
-class Drawn:
+class Drawn(NullCallback):
     """The line on a terminal, with notes printed above it."""
 
     def __init__(self, standing: Standing, on: Console, *, stays: bool) -> None:
@@ -137,7 +138,7 @@ class Drawn:
             self._live.stop()
 
 
-class Lines:
+class Lines(NullCallback):
     """Lines at the start, after a round every few seconds, and at the end, each flushed immediately."""
 
     def __init__(self, standing: Standing) -> None:

@@ -8,7 +8,7 @@ missed round, and shrinks towards the optimum, so that a bound on it would refus
 numbers far outside the usual range; it does not protect against a client that poisons within it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot, isfinite
 from statistics import median
@@ -133,47 +133,73 @@ def admit(
     same client was accepted. Acceptance resets a client's strikes. A client that reports a fault is rejected without a
     strike; these come first.
     """
-    failed = sorted((a.reply for a in arrivals if a.reply.fault), key=lambda reply: reply.client)
-    faults = [Rejection(reply.client, reply.fault, struck=False, line=reply.fault) for reply in failed]
-    sound: dict[int, Arrival] = {}
-    rejected: list[Rejection] = []
-    for arrival in [a for a in arrivals if not a.reply.fault]:
-        client = arrival.reply.client
-        ignored, wrong = _uninvited(arrival, expected, history, limits), None
-        if not ignored:
-            wrong = _flaw(arrival, expected)
-        if not ignored and not wrong:
-            if client not in sound:
-                sound[client] = arrival
-                continue
-            ignored = _repeated(sound[client].reply.uplink, arrival.reply.uplink)
-        rejected.append(_rejection(client, expected.round, ignored or wrong or "", struck=bool(wrong)))
-
+    faults = _faults(arrivals)
+    sound, rejected = _sound(arrivals, expected, history, limits)
     norms = {client: _norms(sound[client].reply.uplink) for client in sorted(sound)}
     bounds = {
         name: _bound(history.norms.get(name, ()), [n[name] for n in norms.values()], limits)
         for name, example in expected.spec.items()
         if example.is_floating_point()
     }
-    accepted: dict[int, Arrival] = {}
-    for client, own in norms.items():
-        huge = [
-            f"tensor {shown(name)} has norm {own[name]:.3g}, the bound is {bound:.3g}"
-            for name, bound in bounds.items()
-            if not own[name] <= bound
-        ]
-        if huge:
-            rejected.append(_rejection(client, expected.round, "; ".join(huge), struck=True))
+    huge = {client: line for client, own in norms.items() if (line := _excess(own, bounds))}
+    rejected += [_rejection(client, expected.round, line, struck=True) for client, line in huge.items()]
+    accepted = {client: sound[client] for client in norms if client not in huge}
+    rejected.sort(key=lambda r: (r.client, r.reason))
+    after = _history_after(history, norms, accepted.keys(), rejected, bounds, limits)
+    return Admission(tuple(accepted.values()), (*faults, *rejected), after, norms, bounds)
+
+
+def _faults(arrivals: Sequence[Arrival]) -> list[Rejection]:
+    """Return the clients that report a fault, in their order."""
+    failed = sorted((a.reply for a in arrivals if a.reply.fault), key=lambda reply: reply.client)
+    return [Rejection(reply.client, reply.fault, struck=False, line=reply.fault) for reply in failed]
+
+
+def _sound(
+    arrivals: Sequence[Arrival], expected: Expected, history: History, limits: AdmissionLimits
+) -> tuple[dict[int, Arrival], list[Rejection]]:
+    """Return each client's first well-formed uplink, in order of arrival, and the others with the reason."""
+    sound: dict[int, Arrival] = {}
+    rejected: list[Rejection] = []
+    for arrival in [a for a in arrivals if not a.reply.fault]:
+        client = arrival.reply.client
+        if ignored := _uninvited(arrival, expected, history, limits):
+            rejected.append(_rejection(client, expected.round, ignored, struck=False))
+        elif wrong := _flaw(arrival, expected):
+            rejected.append(_rejection(client, expected.round, wrong, struck=True))
+        elif client in sound:
+            again = _repeated(sound[client].reply.uplink, arrival.reply.uplink)
+            rejected.append(_rejection(client, expected.round, again, struck=False))
         else:
-            accepted[client] = sound[client]
-    struck = {r.client for r in rejected if r.struck} - accepted.keys()
+            sound[client] = arrival
+    return sound, rejected
+
+
+def _excess(norms: Mapping[str, float], bounds: Mapping[str, float]) -> str:
+    """Describe the tensors whose norm exceeds its bound, or is NaN; empty if there are none."""
+    return "; ".join(
+        f"tensor {shown(name)} has norm {norms[name]:.3g}, the bound is {bound:.3g}"
+        for name, bound in bounds.items()
+        if not norms[name] <= bound
+    )
+
+
+def _history_after(
+    history: History,
+    norms: Mapping[int, Mapping[str, float]],
+    accepted: Collection[int],
+    rejected: Sequence[Rejection],
+    names: Iterable[str],
+    limits: AdmissionLimits,
+) -> History:
+    """Return the history with a round's strikes, and the norms of its accepted uplinks."""
+    struck = {r.client for r in rejected if r.struck} - {*accepted}
     strikes = {c: n for c, n in history.strikes.items() if c not in accepted}
     strikes |= {c: strikes.get(c, 0) + 1 for c in sorted(struck)}
     remembered = {
-        name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :] for name in bounds
+        name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :] for name in names
     }
-    rejected.sort(key=lambda r: (r.client, r.reason))
-    return Admission(tuple(accepted.values()), (*faults, *rejected), History(strikes, remembered), norms, bounds)
+    return History(strikes, remembered)
 
 
 def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: AdmissionLimits) -> str | None:

@@ -1,4 +1,4 @@
-"""Callbacks that observe the round loop."""
+"""Callbacks that observe the round loop, or end it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,10 +7,13 @@ from pomona.record.rows import Evaluation, RoundRow
 
 
 class Callback(Protocol):
-    """Observes a run (for example, a progress bar)."""
+    """Observes a run (for example, a progress bar). An exception that it raises ends the run, which can be resumed."""
 
     def begin(self) -> None:
         """Called when everything is ready for round 1."""
+
+    def trained(self, number: int) -> None:
+        """Called when round ``number`` is aggregated and evaluated, before it is committed."""
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Called after each committed round."""
@@ -23,6 +26,9 @@ class NullCallback:
     """Callback that does nothing."""
 
     def begin(self) -> None:
+        """Do nothing."""
+
+    def trained(self, number: int) -> None:
         """Do nothing."""
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
@@ -43,6 +49,11 @@ class CallbackList:
         for callback in self.callbacks:
             callback.begin()
 
+    def trained(self, number: int) -> None:
+        """Call all."""
+        for callback in self.callbacks:
+            callback.trained(number)
+
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Call all."""
         for callback in self.callbacks:
@@ -52,3 +63,29 @@ class CallbackList:
         """Call all."""
         for callback in self.callbacks:
             callback.note(text)
+
+
+class StopAfter(NullCallback):
+    """Ends a run like Ctrl-C in round ``number``: after it is committed, or before, so that it is repeated on resuming.
+
+    >>> import pomona
+    >>> config = pomona.Config(method="fedavg", clients=3, rounds=4, lr=0.1)
+    >>> pomona.run(config, "stopped", watcher=StopAfter(2))
+    Traceback (most recent call last):
+    KeyboardInterrupt
+    >>> len(pomona.run(config, "stopped", resume=True).rounds)
+    4
+    """
+
+    def __init__(self, number: int, committed: bool = True) -> None:
+        self.number, self.committed = number, committed
+
+    def trained(self, number: int) -> None:
+        """Raise KeyboardInterrupt before that round is committed."""
+        if number == self.number and not self.committed:
+            raise KeyboardInterrupt
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
+        """Raise KeyboardInterrupt after that round is committed."""
+        if row.round == self.number and self.committed:
+            raise KeyboardInterrupt

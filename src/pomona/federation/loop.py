@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from pomona.config import Config
 from pomona.core.errors import BudgetError, DivergedError, QuorumError
 from pomona.core.lazy_tensors import merged, only
-from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.core.state import flatten, rebuild
 from pomona.federation.admission import Admission, Expected, History, admit
@@ -16,10 +15,10 @@ from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.callbacks import Callback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.evaluation import Scoreboard, ValidationCurve
-from pomona.federation.exchange import Arrival, ClientRequest, stack
-from pomona.federation.schedule import round_of
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
+from pomona.federation.round_plan import RoundPlan, due, plan_of, round_of
 from pomona.federation.transport import Transport
-from pomona.methods.base import Downlink, Initial, Server
+from pomona.methods.base import Downlink, Initial, Server, Uplink
 from pomona.metrics.best_round import reason
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.record.rows import Evaluation, RoundRow
@@ -39,24 +38,21 @@ class Attendance(Protocol):
         """Return whether round ``number`` is a client's last."""
 
 
-def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """Draw a round's cohort: uniform from the members without replacement, minus absent ones; ids ascending."""
-    size = max(1, round(config.participation * len(members)))
-    if size < len(members):
-        draw = stream(config.seed, "selection", number).choice(len(members), size, replace=False)
-        members = tuple(members[i] for i in sorted(draw.tolist()))
-    return present(config, members, number) if config.absence and members else members
+@dataclass(frozen=True)
+class _Answers:
+    """The accepted clients of a round with their replies, without uplinks, and why others were refused."""
 
+    ids: tuple[int, ...]
+    replies: list[Reply]
+    bytes_down: tuple[int, ...]
+    bytes_up: tuple[int, ...]
+    refused: tuple[str, ...]
 
-def present(config: Config, ids: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """Return the clients that do not skip a round; if all would, the one with the highest draw stays."""
-    draws = {i: stream(config.seed, "absence", number, i).random() for i in ids}
-    return tuple(i for i in ids if draws[i] >= config.absence) or (max(ids, key=draws.__getitem__),)
-
-
-def due(config: Config, number: int) -> bool:
-    """Return whether round ``number`` is evaluated; 0 is the initial model."""
-    return number % config.eval_every == 0 or number == config.rounds
+    def row(self, number: int, seconds: float) -> RoundRow:
+        """Return the round's row of the record."""
+        info = {k: v.double().cpu().numpy() for k, v in stack(self.replies, lambda r: r.info).items()}
+        losses = tuple(r.loss for r in self.replies)
+        return RoundRow(number, seconds, self.ids, losses, self.bytes_down, self.bytes_up, info, self.refused)
 
 
 @dataclass
@@ -156,49 +152,50 @@ class Loop:
         return state
 
     def _round(self, state: Any, number: int) -> Any:
+        """Play one round; returns the server's next state."""
         began = perf_counter()
-        config, round_, roster = self.config, round_of(self.config, number), self._roster(number)
-        asked = select(config, tuple(i for i in roster.members if i not in self._history.quarantined()), number)
-        partial = len(asked) < len(roster.members)
-        received, may_stop = due(config, number - 1), config.stop is not None
-        chooses = config.keep != "last"
-        moments = {"received": received, "trained": due(config, number) or partial or (may_stop and received)}
-        watched = frozenset(moment for moment, wanted in moments.items() if wanted)
-        # Before a client is drawn again, or leaves, its trained model must be evaluated.
-        keep = number == config.rounds or partial or self.attendance.parting(number) or may_stop or chooses
-        if "received" in watched:
-            self._look(state, number, tuple(i for i in roster.members if i not in asked), keep=chooses)
-        down = self.server.down(state, asked, roster, round_)
-        arrivals, refused = self._exchange(
-            ClientRequest(round_, roster, asked, True, watched, keep, self.curve.best_round), down, state
-        )
+        plan = self._plan(number)
+        if "received" in plan.watched:
+            self._look(state, number, plan.others, keep=self.config.keep != "last")
+        state, answers = self._train(state, plan)
+        self._scores.note(plan.cohort, answers.replies)
+        evaluations = self._evaluate(number - 1, "received") if "received" in plan.watched else []
+        row = answers.row(number, perf_counter() - began)
+        self.record.round(row)
+        if due(self.config, number) or self._ends(number):
+            evaluations += self._evaluate(number, "trained")
+        self._ends(number)  # these evaluations may end the run here, and a last round is always committed
+        self.watcher.trained(number)
+        self._commit(state, number)
+        self.watcher.round(row, evaluations)
+        return state
+
+    def _plan(self, number: int) -> RoundPlan:
+        """Draw the round's cohort, and decide what is evaluated and kept."""
+        parting = self.attendance.parting(number)
+        return plan_of(self.config, number, self._roster(number), self._history.quarantined(), parting)
+
+    def _train(self, state: Any, plan: RoundPlan) -> tuple[Any, _Answers]:
+        """Exchange and aggregate; returns the server's next state, and what the accepted clients answered."""
+        best = self.curve.best_round
+        visit = ClientRequest(plan.round, plan.roster, plan.cohort, True, plan.watched, plan.keep, best)
+        uplink, answers = self._collect(visit, self.server.down(state, plan.cohort, plan.roster, plan.round), state)
+        context = answers.ids, plan.roster, plan.round
+        self._name_limited(self.server.limited(state, uplink, *context), plan.number)
+        return self.server.aggregate(state, uplink, *context), answers
+
+    def _collect(self, visit: ClientRequest, down: Downlink, state: Any) -> tuple[Uplink, _Answers]:
+        """Return the accepted uplinks as one tensor per name, and the answers without them.
+
+        The downlink and the single uplinks are local here, so that they are freed before aggregation.
+        """
+        arrivals, refused = self._exchange(visit, down, state)
         ids = tuple(a.reply.client for a in arrivals)
         self.transport.commit(ids)  # before the uplinks become one tensor, to free the states that they replace
         uplink = stack([a.reply for a in arrivals], lambda r: r.uplink)
         replies = [replace(a.reply, uplink={}) for a in arrivals]
         sizes = tuple(a.bytes_down for a in arrivals), tuple(a.bytes_up for a in arrivals)
-        del arrivals, down
-        self._name_limited(self.server.limited(state, uplink, ids, roster, round_), number)
-        state = self.server.aggregate(state, uplink, ids, roster, round_)
-        del uplink
-        self._scores.note(asked, replies)
-        evaluations = self._evaluate(number - 1, "received") if "received" in watched else []
-        row = RoundRow(
-            number,
-            perf_counter() - began,
-            ids,
-            tuple(r.loss for r in replies),
-            *sizes,
-            {k: v.double().cpu().numpy() for k, v in stack(replies, lambda r: r.info).items()},
-            refused,
-        )
-        self.record.round(row)
-        if due(config, number) or self._ends(number):
-            evaluations += self._evaluate(number, "trained")
-        self._ends(number)
-        self._commit(state, number)
-        self.watcher.round(row, evaluations)
-        return state
+        return uplink, _Answers(ids, replies, *sizes, refused)
 
     def _name_limited(self, found: Mapping[int, str], number: int) -> None:
         """Report clients whose weight is limited, whenever that changes."""
@@ -209,30 +206,41 @@ class Loop:
     def _exchange(
         self, visit: ClientRequest, down: Downlink, state: Any
     ) -> tuple[tuple[Arrival, ...], tuple[str, ...]]:
-        """Return the replies that are used, and the reasons for refusing the others; those clients count as absent."""
+        """Return the replies that are used, and the reasons for refusing the others; those clients count as absent.
+
+        With a quorum, too few uplinks are asked for once more: a silo may have been away for a moment.
+        """
         spec, number = self.server.expects(state), visit.round.number
         visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
         sizes = {i: visit.roster.sizes[i] for i in visit.ids}
         expected = Expected(self.transport.run, number, sizes, spec, len(visit.roster), self.server.flaw)
-        for again in (self.quorum > 1, False):
-            arrivals = self.transport.visit(visit, down)
-            verdict = admit(arrivals, expected, self._history)
-            self.judged(number, verdict)
-            refused = tuple(r.line for r in verdict.rejected)
-            for line in refused:
-                self.watcher.note(line)
-            if arrivals and all(a.reply.fault for a in arrivals):
-                raise DivergedError(f"all clients of round {number} diverged: {refused[0]}")
-            if len(verdict.accepted) >= self.quorum:
-                break
-            found = f"{len(verdict.accepted) or 'no'} uplink{'s' * (len(verdict.accepted) > 1)} of round {number}"
-            short = f"{found} can be used{f', {self.quorum} are needed' if self.quorum > 1 else ''}"
-            if not again:
-                why = f"{refused[0]}; lower lr, or look at the data" if refused else "see who is absent, then resume"
-                raise QuorumError(f"{short}: {why}")
-            self.watcher.note(f"{short}; once more")
+        verdict = self._ask(visit, down, expected)
+        if len(verdict.accepted) < self.quorum and self.quorum > 1:
+            self.watcher.note(f"{self._shortage(verdict, number)}; once more")
+            verdict = self._ask(visit, down, expected)
+        refused = tuple(r.line for r in verdict.rejected)
+        if len(verdict.accepted) < self.quorum:
+            why = f"{refused[0]}; lower lr, or look at the data" if refused else "see who is absent, then resume"
+            raise QuorumError(f"{self._shortage(verdict, number)}: {why}")
         self._history = verdict.history
         return verdict.accepted, refused
+
+    def _ask(self, visit: ClientRequest, down: Downlink, expected: Expected) -> Admission:
+        """Ask the clients once, and check what arrives. Raises DivergedError if all of them report a fault."""
+        arrivals, number = self.transport.visit(visit, down), visit.round.number
+        verdict = admit(arrivals, expected, self._history)
+        self.judged(number, verdict)
+        for rejection in verdict.rejected:
+            self.watcher.note(rejection.line)
+        if arrivals and all(a.reply.fault for a in arrivals):
+            raise DivergedError(f"all clients of round {number} diverged: {verdict.rejected[0].line}")
+        return verdict
+
+    def _shortage(self, verdict: Admission, number: int) -> str:
+        """Describe that a round has too few uplinks."""
+        found = len(verdict.accepted)
+        uplinks = f"{found or 'no'} uplink{'s' * (found > 1)} of round {number} can be used"
+        return f"{uplinks}, {self.quorum} are needed" if self.quorum > 1 else uplinks
 
     def _look(self, state: Any, number: int, ids: tuple[int, ...], keep: bool) -> None:
         """Let clients receive and evaluate without training."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pomona.core.errors import ConfigError, with_extra
+from pomona.federation.callbacks import NullCallback
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
@@ -16,19 +17,13 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
-class TensorBoardCallback:
+class TensorBoardCallback(NullCallback):
     """Writes each round's metrics; on resuming, withdraws those that an earlier start wrote for the same rounds."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._writer: SummaryWriter | None = None
         self._told: set[tuple[str, int]] = set()
-
-    def begin(self) -> None:
-        """Do nothing; writing starts with the first round."""
-
-    def note(self, text: str) -> None:
-        """Do nothing; notes are only displayed."""
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Add the scalars of a round and of its new evaluations."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from pomona.core.lazy_tensors import Lazy, Named, form, merged
 from pomona.core.round import Roster
 from pomona.federation.calls import Groups
-from pomona.federation.client_runtime import ClientRuntime, owner
+from pomona.federation.client import ClientRuntime, owner
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, received_bytes
 from pomona.federation.kept_copies import KeptCopies
 from pomona.methods.base import Downlink

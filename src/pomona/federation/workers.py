@@ -17,7 +17,7 @@ from pomona.core.errors import ConfigError, WorkerError
 from pomona.core.lazy_tensors import Named, only
 from pomona.core.round import Roster
 from pomona.federation.calls import Groups, spread
-from pomona.federation.client_runtime import ClientRuntime, owner
+from pomona.federation.client import ClientRuntime, owner
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.transport import SIMULATION, Make, arrived, saved

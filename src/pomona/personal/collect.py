@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pomona import personal
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.federation.shared_rows import SharedRows
 from pomona.federation.transport import LocalTransport
 from pomona.metrics.best_round import Best, Point, best

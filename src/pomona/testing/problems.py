@@ -11,7 +11,7 @@ from torch import Tensor
 from pomona.core.optimizer import Optimizer
 from pomona.core.round import Roster, Round
 from pomona.core.state import flatten
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.methods.base import Initial, Method, MethodSettings
 from pomona.objective.dataset import DeviceDataset

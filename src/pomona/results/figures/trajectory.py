@@ -22,7 +22,7 @@ from pomona.core.round import Roster, Round
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.calls import grouped
 from pomona.federation.checkpointing import Checkpointing
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.federation.loop import Loop
 from pomona.federation.transport import Inline
 from pomona.methods.base import Info, Received, Uplink

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-from pomona.federation.callbacks import Callback
+from pomona.federation.callbacks import Callback, NullCallback
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import load
 from pomona.results.web.page_data import LiveProgress
@@ -22,19 +22,13 @@ LEAST = 60
 """Minimum seconds before this."""
 
 
-class LivePageCallback:
+class LivePageCallback(NullCallback):
     """Writes the page of the run in a folder when a round is committed and the last page is old enough."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._due = 0.0
         self._wrote, self._longest = monotonic(), 0.0
-
-    def begin(self) -> None:
-        """Do nothing; writing starts with the first round."""
-
-    def note(self, text: str) -> None:
-        """Do nothing; notes are only displayed."""
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002 - all is on record
         """Write the page, if it is due."""

@@ -14,6 +14,7 @@ import torch
 from pomona.core.registry import importable
 from pomona.data.dataset import Dataset, network_shape
 from pomona.federation.admission import Admission, Rejection
+from pomona.federation.callbacks import NullCallback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.loop import Loop
 from pomona.lifecycle import close_record, open_record, resume_point, status_kept
@@ -129,7 +130,7 @@ def _rounds(
 
 
 @dataclass
-class ServerStatusFile:
+class ServerStatusFile(NullCallback):
     """The loop's callback and its ``judged``: writes ``live.json`` after each round, and the audit log."""
 
     out: Path

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from pomona import personal
 from pomona.core.errors import ProtocolError
-from pomona.federation.client_runtime import ClientRuntime, Surety, unsure
+from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
-from pomona.federation.model_choice import ModelChoice
-from pomona.federation.schedule import round_of
+from pomona.federation.kept_models import ModelChoice
+from pomona.federation.round_plan import round_of
+from pomona.federation.scoring import Scoring, Surety, unsure
 from pomona.methods.base import Downlink
 from pomona.objective.dataset import clustered
 from pomona.objective.private import PrivateObjective
@@ -150,14 +151,8 @@ class ClientApp:
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, silo.method.card.headline, metric)
         parts = (silo.method.client, objective, scenario.initial, ((place,),), config.seed)
-        clients = ClientRuntime(
-            *parts,
-            metric=metric,
-            choice=choice,
-            specificity=config.specificity,
-            surety=self._surety,
-            tells=silo.agreed.run_study.shares,
-        )
+        scoring = Scoring(metric, config.specificity, self._surety, silo.agreed.run_study.shares)
+        clients = ClientRuntime(*parts, scoring=scoring, choice=choice)
         if isinstance(objective, PrivateObjective):
             self._rounds.agree(clients, place)
             open_own(stores, objective, place)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from pomona.core.errors import DivergedError, ProtocolError
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import Reply
 from pomona.models.parameter_space import ParameterSpace
 from pomona.personal import model_card

@@ -17,7 +17,7 @@ from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.core.files import WEIGHTS, content
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client import ClientRuntime
 from pomona.storage import checkpoint
 from pomona.storage.atomic_io import publish
 from pomona.storage.committed_rounds import committed

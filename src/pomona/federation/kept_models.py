@@ -1,6 +1,6 @@
-"""Choice of each client's model to write at the end: the last, or that of the best validation round."""
+"""Models that clients keep for the record: the last ones, and of the headline model the one that is written."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import Literal
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import CheckpointError
+from pomona.federation.exchange import ClientRequest
+from pomona.federation.scoring import Model
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.metrics.score import Score
@@ -86,3 +88,63 @@ class ModelChoice:
             self._round[client] = int(number)
             if at:
                 self._best[client] = Point(int(at), *(None if isnan(v) else v for v in known))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A client's models observed in a visit, and their scores."""
+
+    visit: ClientRequest
+    rows: Mapping[Model, Tensor]
+    scores: Sequence[Score]
+
+
+@dataclass
+class KeptModels:
+    """The kept models of some clients, rows (d,) by (model, when); ``choice``: which headline model is written."""
+
+    choice: ModelChoice
+    _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
+
+    def keep(self, client: int, observed: Observed) -> None:
+        """Keep a client's observed models in place of earlier ones."""
+        held, headline = self._models.setdefault(client, {}), self.choice.headline
+        if headline in observed.rows:
+            self.choice.before(client, held.get(headline), observed.visit.best)
+            self.choice.after(client, observed.visit.round.number, observed.rows[headline], observed.scores)
+        held.update(observed.rows)
+
+    def last(self, client: int) -> dict[Model, Tensor]:
+        """Return a client's last models."""
+        return dict(self._models.get(client, {}))
+
+    def chosen(self, client: int, best: int) -> dict[Model, Tensor]:
+        """Return a client's models; for the headline model, the one that is written.
+
+        ``best``: the best common validation round.
+        """
+        kept, headline = self.last(client), self.choice.headline
+        return kept | {headline: self.choice.of(client, kept[headline], best)} if headline in kept else kept
+
+    def examined(self, client: int, best: int) -> dict[Model, Tensor]:
+        """Return the models whose full metrics are recorded: own best rounds differ by client, and are not examined."""
+        return self.chosen(client, best) if self.choice.keep == "best" else self.last(client)
+
+    def drop(self, client: int) -> None:
+        """Drop a client's models."""
+        self._models.pop(client, None)
+        self.choice.forget(client)
+
+    def stored(self, client: int) -> dict[str, Tensor]:
+        """Return all that a checkpoint needs of a client's models, by dotted path."""
+        kept = {f"kept.{client}.{model}.{when}": w for (model, when), w in self.last(client).items()}
+        return kept | self.choice.stored(client)
+
+    def restore(self, path: str, tensor: Tensor) -> None:
+        """Restore one of the ``stored`` tensors; others are ignored."""
+        kind, client, *rest = path.split(".")
+        if kind == "kept":
+            model, when = rest
+            self._models.setdefault(int(client), {})[model, when] = tensor
+        elif kind == "chosen":
+            self.choice.restore(int(client), rest[0], tensor)

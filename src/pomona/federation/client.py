@@ -3,9 +3,7 @@
 The same object serves one silo, or a worker process with many clients.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
-from math import isfinite
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,80 +18,72 @@ from pomona.core.rng import number
 from pomona.core.round import Roster
 from pomona.core.state import apply, flatten, rebuild, row
 from pomona.federation.calls import Groups
-from pomona.federation.examination import EVALUATED, Examination, Figures, Model
 from pomona.federation.exchange import ClientRequest, Reply, cut, one
 from pomona.federation.kept_copies import KeptCopies
-from pomona.federation.model_choice import ModelChoice
+from pomona.federation.kept_models import KeptModels, ModelChoice, Observed
+from pomona.federation.scoring import EVALUATED, Examination, Figures, Model, Scoring
 from pomona.federation.shared_rows import SharedRows
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
-from pomona.methods.base import Client, Copies, Initial, Received, Rows
-from pomona.metrics.metric import ACCURACY, Metric
+from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, Uplink
 from pomona.metrics.nan_safe import Array
-from pomona.metrics.score import Score
 from pomona.objective.objective import Objective
 from pomona.objective.training import STATISTICS, LocalTraining
 from pomona.record.predictions import Answers
-from pomona.tasks.scores import compute
 
 K = TypeVar("K")
-Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]  # of a client's answers: an interval
-
-
-def told(split: str, samples: int) -> bool:
-    """Default policy: all scores are shared."""
-    return True
-
-
-def unsure(answers: tuple[Tensor, Tensor], client: int) -> None:
-    """Compute no confidence interval (default), since a round has many scores that are viewed together."""
-
-
-class _Observed(NamedTuple):
-    """A client's models observed in a visit, and their scores."""
-
-    visit: ClientRequest
-    rows: Mapping[Any, Tensor]
-    scores: Sequence[Score]
 
 
 class _Trained(NamedTuple):
     """A client's results of training in a visit, until the round is committed: its state, and models to keep."""
 
     state: Any
-    observed: _Observed | None
+    observed: Observed | None
 
 
-@dataclass
+class _Called(NamedTuple):
+    """Results of one call for some clients; tensors have a leading axis in their order."""
+
+    ids: tuple[int, ...]
+    training: LocalTraining
+    state: Any
+    uplink: Uplink
+    info: Info
+
+
 class ClientRuntime:
     """The clients of one process: their states, and the round in progress.
 
-    ``groups``: clients that train as rows of one call, each group's longest pass first; see ``calls``.
-    ``hold``: where states are stored. ``metric``: the headline metric. ``choice``: which models are written.
-    ``specificity``: see ``Examination``. ``surety``: confidence interval of a score. ``tells``: which scores are
-    shared.
-    ``keeping``: stored copies of other clients' models, if shared with other runtimes.
+    Args:
+        client: the method's client half.
+        objective: over the clients' data.
+        initial: the models that training starts from.
+        groups: clients that train as rows of one call, each group's longest pass first; see ``calls``.
+        seed: of the run.
+        hold: where states are stored.
+        scoring: how models are scored.
+        choice: which models are written.
+        copies: stored copies of other clients' models, if shared with other runtimes.
     """
 
-    client: Client
-    objective: Objective
-    initial: Initial
-    groups: Groups
-    seed: int
-    hold: Hold = as_is
-    metric: Metric = ACCURACY
-    choice: ModelChoice = field(default_factory=ModelChoice)
-    specificity: float | None = None
-    surety: Surety = unsure
-    tells: Callable[[str, int], bool] = told
-    keeping: InitVar[KeptCopies | None] = None
-    copies: KeptCopies = field(init=False)
-    _states: dict[int, Any] = field(default_factory=dict)
-    _pending: dict[int, _Trained] = field(default_factory=dict)
-    _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
-    _rows: SharedRows = field(default_factory=SharedRows)
-
-    def __post_init__(self, keeping: KeptCopies | None) -> None:
-        self.copies = keeping or KeptCopies.alone(self.client.keeps, self.initial)
+    def __init__(
+        self,
+        client: Client,
+        objective: Objective,
+        initial: Initial,
+        groups: Groups,
+        seed: int,
+        hold: Hold = as_is,
+        scoring: Scoring | None = None,
+        choice: ModelChoice | None = None,
+        copies: KeptCopies | None = None,
+    ) -> None:
+        self.client, self.objective, self.initial = client, objective, initial
+        self.groups, self.seed, self.hold = groups, seed, hold
+        self.scoring, self.kept = scoring or Scoring(), KeptModels(choice or ModelChoice())
+        self.copies = copies or KeptCopies.alone(client.keeps, initial)
+        self._states: dict[int, Any] = {}
+        self._pending: dict[int, _Trained] = {}
+        self._rows = SharedRows()
 
     def begin(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
         """Create the initial states of clients that join; they start from ``w`` (d,), or the run's initial models."""
@@ -121,13 +111,12 @@ class ClientRuntime:
         self.copies.commit(kept)
         for client, made in kept.items():
             if made.observed:
-                self._keep(client, made.observed)
+                self.kept.keep(client, made.observed)
         self._pending = {}
 
     def stored(self, client: int) -> dict[str, Tensor]:
         """Return all that a checkpoint needs of a client besides its ``copies``, by dotted path."""
-        kept = {f"kept.{client}.{model}.{when}": w for (model, when), w in self._models.get(client, {}).items()}
-        return flatten(self.state(client), f"client.{client}") | kept | self.choice.stored(client)
+        return flatten(self.state(client), f"client.{client}") | self.kept.stored(client)
 
     def at_hand(self, client: int) -> dict[str, Tensor]:
         """Return ``stored``, with tensors in files as shapes and dtypes only (meta device)."""
@@ -147,25 +136,20 @@ class ClientRuntime:
             template = apply(form, self.client.start(self.initial, roster, (client,), self.seed))
             self._states[client] = self.hold(rebuild(template, named, f"client.{client}"))
         for path in named:
-            kind, _, *rest = path.split(".")
-            if kind == "kept" and owner(path) in ids:
-                model, when = rest
-                self._models.setdefault(owner(path), {})[model, when] = self._rows.shared(named[path])
-            elif kind == "chosen" and owner(path) in ids:
-                self.choice.restore(owner(path), rest[0], named[path])
+            if path.startswith(("kept.", "chosen.")) and owner(path) in ids:
+                self.kept.restore(path, self._rows.shared(named[path]))
 
     def models(self, client: int, best: int = -1) -> dict[Model, dict[str, Tensor]]:
         """Return a client's kept models by (model, when), as named tensors; for the headline model, the chosen one.
 
         ``best``: the best common validation round.
         """
-        return {named: self.objective.tensors(w, client) for named, w in self._chosen(client, best).items()}
+        return {named: self.objective.tensors(w, client) for named, w in self.kept.chosen(client, best).items()}
 
     def handed_over(self, client: int, of: Model, best: int = -1) -> dict[str, Tensor] | None:
         """Return one model as ``models`` does, or None; the client then drops all its models."""
         found = self.models(client, best).get(of)
-        self._models.pop(client, None)
-        self.choice.forget(client)
+        self.kept.drop(client)
         return found
 
     def private(self, client: int) -> dict[str, Tensor]:
@@ -207,14 +191,8 @@ class ClientRuntime:
         return self._examined(client, best).extremes(of)
 
     def _examined(self, client: int, best: int = -1) -> Examination:
-        common = self.choice.keep == "best"  # own best rounds differ by client, and are not examined
-        models = self._chosen(client, best) if common else self._models.get(client, {})
-        return Examination(self.objective, self.metric, self.seed, client, models, self.specificity)
-
-    def _chosen(self, client: int, best: int) -> dict[Model, Tensor]:
-        """Return the kept rows of a client; for the headline model, the one that is written."""
-        kept, headline = dict(self._models.get(client, {})), self.choice.headline
-        return kept | {headline: self.choice.of(client, kept[headline], best)} if headline in kept else kept
+        models, scoring = self.kept.examined(client, best), self.scoring
+        return Examination(self.objective, scoring.metric, self.seed, client, models, scoring.specificity)
 
     def state(self, client: int) -> Any:
         """Return a client's committed state; None before it has begun."""
@@ -232,7 +210,37 @@ class ClientRuntime:
         return [reply for replies in alone for reply in replies]
 
     def _serve(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> list[Reply]:
+        """Serve a group in one call; the results of training wait for ``commit``."""
         began = perf_counter()
+        called = self._call(visit, ids, received)
+        losses, replies = called.training.training_losses(), []
+        for k, client in enumerate(ids):
+            # One tensor for all splits of a model, so that additional data for its evaluation is computed once.
+            models: dict[Model, Tensor] = {named: W[k] for named, W in called.training.observed.items()}
+            scores = [
+                self.scoring.score(self.objective, *named, split, client, w)
+                for named, w in models.items()
+                for split in EVALUATED
+            ]
+            sent = {n: v[k] for n, v in called.uplink.items()} if visit.trains else {}  # not requested
+            state = called.state if len(ids) == 1 else row(called.state, k)
+            observed: Observed | None = None
+            if visit.keep:
+                state = apply(self._rows.shared, state if visit.trains else self.state(client))
+                # A view of several clients' rows would keep all of them in memory.
+                rows = {named: w if len(ids) == 1 else w.clone() for named, w in models.items()}
+                observed = Observed(visit, self._same(rows), scores)
+                sent = self._same(sent)
+            if visit.trains:
+                self._pending[client] = _Trained(self.hold(state), observed)
+            elif observed:
+                self.kept.keep(client, observed)
+            info = {n: v[k].clone() for n, v in called.info.items()}
+            replies.append(Reply(client, sent, info, losses[k], scores, (perf_counter() - began) / len(ids)))
+        return replies
+
+    def _call(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> _Called:
+        """Call the method's client half for some clients, on copies of their states."""
         statistics = received.get(STATISTICS)
         training = LocalTraining(
             self.objective, ids, visit.roster, visit.round, visit.trains, visit.watched, statistics
@@ -245,35 +253,7 @@ class ClientRuntime:
             state, uplink, info = train(own, received, training, visit.round)
         if training.measured is not None:
             uplink = {**uplink, STATISTICS: training.measured}
-        losses, replies = training.training_losses(), []
-        for k, client in enumerate(ids):
-            # One tensor for all splits of a model, so that additional data for its evaluation is computed once.
-            models = {named: W[k] for named, W in training.observed.items()}
-            scores = [self._score(*named, split, client, w) for named, w in models.items() for split in EVALUATED]
-            kept = state if len(ids) == 1 else row(state, k)
-            sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # not requested
-            observed: _Observed | None = None
-            if visit.keep:
-                kept = apply(self._rows.shared, kept if visit.trains else self.state(client))
-                seen = {named: W[k] if len(ids) == 1 else W[k].clone() for named, W in training.observed.items()}
-                observed = _Observed(visit, self._same(seen), scores)
-                sent = self._same(sent)
-            if visit.trains:
-                self._pending[client] = _Trained(self.hold(kept), observed)
-            elif observed:
-                self._keep(client, observed)
-            said = {n: v[k].clone() for n, v in info.items()}
-            replies.append(Reply(client, sent, said, losses[k], scores, (perf_counter() - began) / len(ids)))
-        return replies
-
-    def _keep(self, client: int, observed: _Observed) -> None:
-        """Keep a client's observed models for the record."""
-        visit, rows, scores = observed
-        held, judged = self._models.setdefault(client, {}), self.choice.headline
-        if judged in rows:
-            self.choice.before(client, held.get(judged), visit.best)
-            self.choice.after(client, visit.round.number, rows[judged], scores)
-        held.update(rows)
+        return _Called(ids, training, state, uplink, info)
 
     def _same(self, rows: dict[K, Tensor]) -> dict[K, Tensor]:
         """Share the memory of tensors with identical bytes.
@@ -281,43 +261,6 @@ class ClientRuntime:
         A client's kept, sent and evaluated models are often the same.
         """
         return {name: self._rows.shared(tensor) for name, tensor in rows.items()}
-
-    def _score(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
-        """Return a model's score, without values if it has no finite ones and they must not be revealed.
-
-        A fault, or a missing uplink, would reveal what was agreed to be hidden: by sending huge weights, a server could
-        test whether a record contains some value.
-        """
-        samples = len(self.objective.data.rows[split][client])
-        if not samples:
-            return Score(model, when, split, 0)
-        try:
-            return self._measured(model, when, split, client, w)
-        except DivergedError:
-            if self.tells(split, samples):
-                raise
-            return Score(model, when, split, samples)
-
-    def _measured(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
-        data, task = self.objective.data, self.objective.data.task
-
-        def judged(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-            return (self.objective.criterion(outputs, targets), *task.reduce(outputs, targets))
-
-        losses, outputs, targets = self.objective.batchwise(w, client, split, judged)
-        loss = float(losses.double().mean())
-        if not isfinite(loss):
-            raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
-        accuracy = task.accuracy(outputs, targets) if task.accuracy else None
-        match self.metric.name:
-            case "accuracy":
-                value = accuracy
-            case "loss":
-                value = loss
-            case name:
-                value = compute(name, *data.in_units(outputs, targets, client, split), task)
-        sure = self.surety(data.in_units(outputs, targets, client, split), client)
-        return Score(model, when, split, len(targets), loss, accuracy, value, sure)
 
 
 def seed(value: int) -> None:

@@ -1,8 +1,9 @@
-"""Full metrics of a client's kept models, at the end of a run, with one pass of each model over each split."""
+"""Scores of a client's models in a round, and their full metrics at the end of a run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pomona.metrics.metric import Metric, is_own
+from pomona.core.errors import DivergedError
+from pomona.metrics.metric import ACCURACY, Metric, is_own
 from pomona.metrics.nan_safe import Array, row_means
 from pomona.metrics.overlap import dice
+from pomona.metrics.score import Score
 from pomona.objective.objective import Objective
 from pomona.record.predictions import Answers
 from pomona.tasks.scores import compute, full_metrics, outcome_metrics, without_intervals
@@ -22,6 +25,70 @@ Model = tuple[str, str]  # (model, when)
 Figures = dict[str, Any]
 Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Ask = Callable[[str, Reduce], tuple[Tensor, Tensor]]  # (split, reduction) -> one model's answers
+Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]  # of a client's answers: an interval
+
+
+def shares_all(split: str, samples: int) -> bool:
+    """Default policy: all scores are shared."""
+    return True
+
+
+def unsure(answers: tuple[Tensor, Tensor], client: int) -> None:
+    """Compute no confidence interval (default), since a round has many scores that are viewed together."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How models are scored.
+
+    Attributes:
+        metric: the headline metric.
+        specificity: see ``Examination``.
+        surety: confidence interval of a score.
+        shares: which scores are shared, by split and number of samples.
+    """
+
+    metric: Metric = ACCURACY
+    specificity: float | None = None
+    surety: Surety = unsure
+    shares: Callable[[str, int], bool] = shares_all
+
+    def score(self, objective: Objective, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
+        """Return a model's score, without values if it has no finite ones and they must not be revealed.
+
+        A fault, or a missing uplink, would reveal what was agreed to be hidden: by sending huge weights, a server could
+        test whether a record contains some value.
+        """
+        samples = len(objective.data.rows[split][client])
+        if not samples:
+            return Score(model, when, split, 0)
+        try:
+            return self._measured(objective, model, when, split, client, w)
+        except DivergedError:
+            if self.shares(split, samples):
+                raise
+            return Score(model, when, split, samples)
+
+    def _measured(self, objective: Objective, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
+        data, task = objective.data, objective.data.task
+
+        def judged(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+            return (objective.criterion(outputs, targets), *task.reduce(outputs, targets))
+
+        losses, outputs, targets = objective.batchwise(w, client, split, judged)
+        loss = float(losses.double().mean())
+        if not isfinite(loss):
+            raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
+        accuracy = task.accuracy(outputs, targets) if task.accuracy else None
+        match self.metric.name:
+            case "accuracy":
+                value = accuracy
+            case "loss":
+                value = loss
+            case name:
+                value = compute(name, *data.in_units(outputs, targets, client, split), task)
+        sure = self.surety(data.in_units(outputs, targets, client, split), client)
+        return Score(model, when, split, len(targets), loss, accuracy, value, sure)
 
 
 @dataclass(frozen=True)
