@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pomona.federation.calls import spread
+from pomona.federation.transport import spread
 
 Part = tuple[Tensor, Tensor]  # images (n, 1, 28, 28) float32, classes (n,)
 State = dict[str, Tensor]

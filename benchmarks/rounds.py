@@ -8,12 +8,11 @@ from pomona.config import Config
 from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
-from pomona.federation.calls import Groups, calls
 from pomona.federation.client import ClientRuntime
-from pomona.federation.exchange import ClientRequest, stack
-from pomona.federation.kept_copies import KeptCopies
+from pomona.federation.copies import KeptCopies
+from pomona.federation.exchange import ClientRequest, Groups, stack
 from pomona.federation.round_plan import round_of
-from pomona.federation.transport import Inline
+from pomona.federation.transport import Inline, calls
 from pomona.federation.workers import Workers
 from pomona.methods.fedavg_data import FedAvgData
 from pomona.metrics.score import Score

@@ -30,12 +30,11 @@ import torch
 from torch import Tensor
 
 from memory import GIGABYTE, RUN, Case, case_of, field, report
-from pomona.core.lazy_tensors import Named
 from pomona.core.rng import stream
 from pomona.core.round import Roster
-from pomona.federation.exchange import Arrival, ClientRequest, Reply
+from pomona.core.state import Named
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, UplinkSpool
 from pomona.federation.transport import SIMULATION, arrived
-from pomona.federation.uplink_spool import UplinkSpool
 from pomona.methods.base import Downlink
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows
 from timing import Table, chosen, publish

@@ -14,8 +14,7 @@ from pomona.record.run_folder import load
 from pomona.record.run_summary import summarise
 from pomona.results import table
 from pomona.storage import checkpoint
-from pomona.storage.committed_rounds import FOLDER, committed
-from pomona.storage.run_status import read_status
+from pomona.storage.run_status import FOLDER, committed, read_status
 from pomona_federation import flower_apps
 from pomona_federation.audit import read
 from pomona_federation.messages.tensor_bytes import Encoding

@@ -8,7 +8,7 @@ import torch
 from federation_in_process import deployed, lost, same
 from pomona.core.errors import PrivacyError, ProtocolError, StorageError
 from pomona.privacy.ledger import Ledger
-from pomona.storage.committed_rounds import committed
+from pomona.storage.run_status import committed
 from pomona_federation.flower_apps import handled
 from pomona_federation.messages.message_bodies import (
     DownlinkEntry,
@@ -280,7 +280,7 @@ def private(world):
 def spent(kit):
     (ledger,) = (kit / "state" / "private" / "dp").glob("*/ledger.jsonl")
     silo = Silo(kit)
-    from pomona.privacy.epsilon_accounting import epsilon
+    from pomona.privacy.accounting import epsilon
 
     return epsilon(silo.agreed.config.privacy, Ledger.open(ledger).history())
 

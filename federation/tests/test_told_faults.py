@@ -11,6 +11,7 @@ from flwr.app import Context, RecordDict
 
 from pomona.core.errors import ConfigError, DataError, DivergedError, ProtocolError, StorageError
 from pomona.federation.client import ClientRuntime
+from pomona.federation.scoring import Scoring
 from pomona.storage.atomic_io import publish
 from pomona_federation import audit, json_store
 from pomona_federation.flower_apps import client_app
@@ -135,7 +136,7 @@ def test_an_evaluation_that_diverges_takes_no_uplink_away(world, monkeypatch):
     def diverged(*_):
         raise DivergedError("the model's loss on test is nan")
 
-    monkeypatch.setattr(ClientRuntime, "_measured", diverged)
+    monkeypatch.setattr(Scoring, "_measured", diverged)
     monkeypatch.setattr(ClientRuntime, "metrics", diverged)
     answer, uplink = server.ask(task, enclosed)
     assert (answer.fault, uplink == expected, len(uplink) > 0) == ("", True, True)

@@ -8,7 +8,7 @@ import pytest
 
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.methods.base import Gradients
-from pomona.privacy.releases import RELEASES, Release
+from pomona.privacy.settings import RELEASES, Release
 from pomona_federation.silo.administration import preflight
 from pomona_federation.silo.data.noise_stores import Restored, lost
 from pomona_federation.silo.data.privacy_budget import PrivacyBudget

@@ -35,9 +35,7 @@ from pomona.record.run_folder import Mark, RunRecord, load, require_unchanged
 from pomona.record.run_summary import summarise
 from pomona.scenario import Scenario
 from pomona.storage.checkpoint import Checkpoint, differing, newest
-from pomona.storage.committed_rounds import FOLDER, last_round
-from pomona.storage.file_hashes import sums
-from pomona.storage.run_status import ended, write_status
+from pomona.storage.run_status import FOLDER, ended, last_round, sums, write_status
 from pomona.storage.safetensors_stream import digest
 
 

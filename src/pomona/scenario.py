@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, reduce
 from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.rng import number
-from pomona.core.splits import SPLITS
-from pomona.core.targets import Targets
+from pomona.core.samples import SPLITS, Targets
 from pomona.data import read
 from pomona.data.csv_table import moments
 from pomona.data.dataset import Dataset, network_shape
@@ -46,13 +45,14 @@ from pomona.partition.partition import Partition
 from pomona.partition.partition_warnings import remarks
 from pomona.partition.recipe import class_numbers
 from pomona.partition.rotation import apply_turns
-from pomona.privacy.epsilon_projection import projected_epsilon
+from pomona.privacy.accounting import projected_epsilon
 from pomona.scenario_checks import require_patches, require_private, require_samples
 from pomona.tasks import Task, task_of
 from pomona.tasks.criterion import constants, criterion, require_per_sample
 from pomona.tasks.default_metric import Choice, choose
 from pomona.tasks.scores import compute
 
+T = TypeVar("T")
 CONSTANT_AT_ONCE = 2**24  # outputs
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -65,6 +65,7 @@ class Scenario:
     dataset: Dataset
     partition: Partition
     titles: tuple[str, ...] = ()
+    _computed: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def prepare(
@@ -110,8 +111,15 @@ class Scenario:
 
     def _set(self, **settings: Any) -> "Scenario":
         changed = replace(self, config=self.config.model_copy(update=settings))
-        vars(changed).update({k: v for k, v in vars(self).items() if k in {"frozen", "resident", "_common"}})
+        changed._computed.update(self._computed)  # networks and data depend on neither rate nor engine
         return changed
+
+    def _once(self, name: str, compute: Callable[[], T]) -> T:
+        """Return what is computed on first use, under a name."""
+        if name not in self._computed:
+            self._computed[name] = compute()
+        found: T = self._computed[name]
+        return found
 
     def _in_deviations(self) -> "Scenario":
         """Standardise numeric targets over all training rows, so that lr has the same scale everywhere.
@@ -191,10 +199,10 @@ class Scenario:
         share(module, self.frozen)
         return module
 
-    @cached_property
+    @property
     def _common(self) -> nn.Module:
         """The network with the run's initial values, built once and copied for each use."""
-        return self._built()
+        return self._once("common", self._built)
 
     def _built(self, client: int | None = None) -> nn.Module:
         address = () if client is None else (client,)
@@ -203,10 +211,10 @@ class Scenario:
         shape = self.task.output_shape(width, self.input_shape)
         return build(self.config.model, self.input_shape, width, data.vocabulary, seed, shape)
 
-    @cached_property
+    @property
     def frozen(self) -> dict[str, Tensor]:
         """The frozen tensors by name; empty if the whole network is trained."""
-        return frozen(self._common)
+        return self._once("frozen", lambda: frozen(self._common))
 
     def private(self, folder: Path) -> PrivateObjective:
         """Return the objective with private gradients; each client's key and ledger are in the folder."""
@@ -278,9 +286,12 @@ class Scenario:
         dtype = torch.int64 if self.dataset.vocabulary else torch.float32
         return cut(module, torch.zeros((1, *self.input_shape), dtype=dtype, device=self.config.device))
 
-    @cached_property
+    @property
     def resident(self) -> DeviceDataset:
         """The data for the objective: samples, or their features, which are computed on first use."""
+        return self._once("resident", self._resident)
+
+    def _resident(self) -> DeviceDataset:
         data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
         weights = class_weights.weights_of(self.config.model, data.y, data.rows["train"], self.dataset.n_outputs)
         data = replace(data, weights=weights, augment=self.config.augment, patch=self.config.model.patch)

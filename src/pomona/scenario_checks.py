@@ -20,7 +20,7 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
     ``agreed``: whether the clients have agreed on class names before.
     """
     from pomona.objective.private import refuse_statistics
-    from pomona.privacy import releases
+    from pomona.privacy.settings import require_releases
 
     assert config.privacy
     card = config.method.method().card
@@ -37,7 +37,7 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
     sizes = [len(c.train) for c in partition.clients]
     found = bool(dataset.classes) and not named
     learnt = dataset.kind == "image" and dataset.learn is not None
-    releases.check(config.privacy, sizes, card.privacy.releases, dataset.kind, found, learnt)
+    require_releases(config.privacy, sizes, card.privacy.releases, dataset.kind, found, learnt)
     refuse_statistics(module)
 
 

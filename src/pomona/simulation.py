@@ -14,26 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pomona.auto_settings import on_engine, settled
 from pomona.config import Config
-from pomona.core.errors import ConfigError, StorageError, WorkerError
+from pomona.core.errors import ConfigError, StorageError, WorkerError, enough
 from pomona.core.membership import Planned
-from pomona.core.memory import enough
 from pomona.core.round import Roster
-from pomona.engine import on_engine
 from pomona.federation.callbacks import Callback, NullCallback
-from pomona.federation.calls import Groups, calls
 from pomona.federation.checkpointing import Checkpointing, identity
+from pomona.federation.checks import caution, cautions, require_possible
 from pomona.federation.client import ClientRuntime
-from pomona.federation.kept_copies import KeptCopies, matrix_bytes
+from pomona.federation.copies import KeptCopies, matrix_bytes
+from pomona.federation.exchange import Groups
 from pomona.federation.kept_models import ModelChoice
 from pomona.federation.loop import Loop
-from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.scoring import Scoring
-from pomona.federation.state_memory import choose, require_training
-from pomona.federation.state_store import Hold, as_is
-from pomona.federation.transport import Inline
+from pomona.federation.state import Hold, as_is, choose, require_training
+from pomona.federation.transport import Inline, calls
 from pomona.federation.workers import Workers
-from pomona.learning_rate import settled
 from pomona.lifecycle import (
     ResumePoint,
     close_record,

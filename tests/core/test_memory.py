@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from pomona.config import resolve
-from pomona.core.errors import ConfigError, OutOfMemoryError
-from pomona.core.memory import enough
-from pomona.federation import state_memory
+from pomona.core.errors import ConfigError, OutOfMemoryError, enough
+from pomona.federation import state
 
 NEVER = 2**58  # bytes: more than any machine's address space
 
@@ -51,12 +50,12 @@ def test_what_training_holds_at_once_must_fit(settings, workers, copies, own, mo
     config = resolve({"method": "fedavg", "clients": 4, **settings})
     d = 1000
     machine = {"have": 4 * d * copies, "own": 4 * d * own}
-    monkeypatch.setattr(state_memory, "machine_memory", lambda: machine["have"])
-    monkeypatch.setattr(state_memory, "process_memory", lambda: machine["own"])
-    state_memory.require_training(config, d, workers)
+    monkeypatch.setattr(state, "machine_memory", lambda: machine["have"])
+    monkeypatch.setattr(state, "process_memory", lambda: machine["own"])
+    state.require_training(config, d, workers)
     machine["have"] -= 1
     with pytest.raises(ConfigError, match="this machine may have"):
-        state_memory.require_training(config, d, workers)
+        state.require_training(config, d, workers)
     machine["have"], machine["own"] = 10**9, machine["own"] - 1
     with pytest.raises(ConfigError, match=r"training 1,000 parameters needs .* a process may have"):
-        state_memory.require_training(config, d, workers)
+        state.require_training(config, d, workers)

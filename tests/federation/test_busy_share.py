@@ -8,8 +8,8 @@ import torch
 import pomona
 from pomona.core.round import Roster
 from pomona.federation.client import ClientRuntime
+from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import ClientRequest, Reply
-from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
 from pomona.methods.base import Rows

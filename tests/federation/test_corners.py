@@ -20,7 +20,7 @@ from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError, DivergedError, LockedError, StorageError
 from pomona.federation import workers
 from pomona.federation.callbacks import NullCallback
-from pomona.federation.kept_copies import KeptCopies
+from pomona.federation.copies import KeptCopies
 from pomona.federation.workers import Workers
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario

@@ -118,6 +118,7 @@ def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_wou
         assert resumed.summary["stopped"] == whole.summary["stopped"]
 
 
+@pytest.mark.slow
 def test_workers_stop_alike():
     alone, both = (pomona.run(tiny("fedavg", **RUN, stop=NEVER, workers=w)) for w in (1, 2))
     assert alone.evaluations == both.evaluations

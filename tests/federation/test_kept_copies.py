@@ -8,10 +8,10 @@ from test_resume import models
 import pomona
 from pomona.core.errors import CheckpointError
 from pomona.core.round import Roster
-from pomona.federation import kept_copies
+from pomona.federation import copies
 from pomona.federation.callbacks import StopAfter
+from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import ClientRequest
-from pomona.federation.kept_copies import KeptCopies
 from pomona.methods.base import Copies, Initial, Rows
 from pomona.storage.checkpoint import newest
 from problems import a_round, tiny
@@ -81,7 +81,7 @@ OWN = [
 def test_a_bank_gives_what_matrices_of_their_own_would(step, init, over, tmp_path, monkeypatch):
     """For any number of workers, in memory and in files."""
     with monkeypatch.context() as patch:
-        patch.setattr(kept_copies, "_Entry", OwnMatrices)
+        patch.setattr(copies, "_Entry", OwnMatrices)
         own = pomona.run(apple(step, init, workers=1, **over), tmp_path / "own")
     for workers, share in ((1, 0.5), (2, 0.5), (3, TINY)):
         folder = tmp_path / f"{workers} {share}"

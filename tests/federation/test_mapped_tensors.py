@@ -12,8 +12,7 @@ from pomona.core.errors import StorageError
 from pomona.core.optimizer import Optimizer
 from pomona.core.round import Roster, Round
 from pomona.federation import admission
-from pomona.federation.exchange import ClientRequest, Reply, stack
-from pomona.federation.uplink_spool import UplinkSpool
+from pomona.federation.exchange import ClientRequest, Reply, UplinkSpool, stack
 from pomona.methods import base
 from pomona.storage import checkpoint, mapped_tensor
 from pomona.storage.mapped_tensor import folder_of, let_go, mapped, stacked

@@ -8,6 +8,7 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.data.dataset import Dataset, Owners
+from pomona.federation.callbacks import NullCallback
 from pomona.record.paired_gain import gains
 from pomona.record.rows import Evaluation
 from pomona.scenario import Scenario
@@ -40,15 +41,9 @@ def run(method, out=None, data=None, **settings):
     return simulate(Scenario.prepare(config, lambda _: data or hospitals()), out, notes), notes.said
 
 
-class Notes:
+class Notes(NullCallback):
     def __init__(self):
         self.said = []
-
-    def begin(self):
-        pass
-
-    def round(self, row, evaluations):
-        pass
 
     def note(self, text):
         self.said.append(text)

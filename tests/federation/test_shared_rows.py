@@ -7,7 +7,7 @@ import torch
 
 import pomona
 from pomona import simulation
-from pomona.federation.shared_rows import LEAST, SharedRows
+from pomona.federation.copies import LEAST, SharedRows
 from pomona.storage.mapped_tensor import with_rows
 from problems import tiny
 

@@ -11,9 +11,9 @@ from safetensors.numpy import load_file
 import pomona
 from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
 from pomona.federation.callbacks import NullCallback
-from pomona.federation.calls import spread
 from pomona.federation.client import ClientRuntime
 from pomona.federation.round_plan import due, round_of, select
+from pomona.federation.transport import spread
 from pomona.record.run_folder import load
 from problems import tiny
 

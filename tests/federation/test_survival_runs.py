@@ -16,6 +16,7 @@ from pomona.scenario import Scenario
 from pomona.tasks.survival import curves
 from pomona.testing import task_checks
 from pomona.testing.task_checks import patients
+from representatives import representatives
 
 
 def config(**keys):
@@ -29,7 +30,7 @@ def config(**keys):
     return Config(**{**base, "data": data, **keys})
 
 
-@pytest.mark.parametrize("method", ["fedavg-ft", "apple"])
+@pytest.mark.parametrize("method", representatives(["fedavg-ft", "apple"], ["apple"]))
 def test_workers_and_a_resume_change_no_byte(method, tmp_path):
     keys = {"method": method, "model": {"name": "mlp", "hidden": [8]}}
     whole, two = pomona.run(config(**keys)), pomona.run(config(**keys, workers=2))
@@ -41,6 +42,7 @@ def test_workers_and_a_resume_change_no_byte(method, tmp_path):
     assert two.final == whole.final
 
 
+@pytest.mark.slow
 def test_rows_of_one_call_are_as_alone():
     keys = {"method": "apple", "model": {"name": "mlp", "hidden": [8]}}
     alone, together = pomona.run(config(**keys)), pomona.run(config(**keys, rows_per_call=3))

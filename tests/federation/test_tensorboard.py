@@ -8,8 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import pomona
 from pomona.cli import main
 from pomona.core.errors import ConfigError
-from pomona.federation.callbacks import CallbackList
-from pomona.federation.tensorboard import TensorBoardCallback, scalars, tracking
+from pomona.federation.callbacks import CallbackList, TensorBoardCallback, scalars, tracking
 from pomona.record.rows import Evaluation, RoundRow
 
 RUN = ["data.train_limit=240", "data.test_limit=60", "clients=3", "batch_size=16", "workers=1", "model.hidden=[8]"]
@@ -95,7 +94,7 @@ def test_nothing_is_written_without_a_folder_or_a_round(tmp_path):
 
 
 def test_a_missing_tensorboard_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pomona.federation.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("pomona.federation.callbacks.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="install Pomona with its extra track"), tracking(tmp_path):
         pass
     with pytest.raises(SystemExit) as stop:

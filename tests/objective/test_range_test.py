@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pomona
+from pomona.auto_settings import steps_of
 from pomona.core.errors import ConfigError
-from pomona.learning_rate import steps_of
 from pomona.objective.range_test import ADAPTIVE_RATES, ROUNDS, STEPS, RangeTest, range_test
 from problems import Quadratics, quadratics
 

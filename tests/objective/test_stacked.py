@@ -10,8 +10,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.core.round import Roster
+from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import ClientRequest, cut
-from pomona.federation.kept_copies import KeptCopies
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace

@@ -13,8 +13,7 @@ from private_problem import privacy, problem, rounds
 
 from pomona.core.errors import ConfigError, PrivacyError
 from pomona.methods import METHODS
-from pomona.privacy.epsilon_accounting import Budget, Event, combined, epsilon
-from pomona.privacy.epsilon_projection import Gradients, projected, projected_epsilon
+from pomona.privacy.accounting import Budget, Event, Gradients, combined, epsilon, projected, projected_epsilon
 
 
 def test_goldens_of_independent_accountants():

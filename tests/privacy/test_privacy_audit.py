@@ -9,7 +9,7 @@ from private_problem import privacy
 from scipy import stats
 
 from pomona.core.rng import stream
-from pomona.privacy.epsilon_accounting import Event, epsilon
+from pomona.privacy.accounting import Event, epsilon
 from pomona.privacy.ledger import Draw
 from pomona.privacy.mechanism import gaussian, poisson
 from pomona.privacy.noise_key import KeyStore

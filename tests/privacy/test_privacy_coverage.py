@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
-from pomona.privacy.epsilon_projection import projected_epsilon
-from pomona.privacy.releases import RELEASES, check, uncovered
-from pomona.privacy.settings import Privacy
+from pomona.privacy.accounting import projected_epsilon
+from pomona.privacy.settings import RELEASES, Privacy, require_releases, uncovered
 from pomona.scenario import Scenario
 from problems import tiny
 
@@ -62,19 +61,19 @@ def test_what_follows_from_the_data_and_the_budget():
 
 def test_the_refusal_names_each_release_and_the_line_that_accepts_all():
     with pytest.raises(ConfigError) as told:
-        check(privacy(acknowledge=("metrics",)), [50], own("fedfomo"))
+        require_releases(privacy(acknowledge=("metrics",)), [50], own("fedfomo"))
     for part in ("sample-counts", "validation-losses", "unlimited-epsilon", "privacy.epsilon_budget"):
         assert part in str(told.value)
     accepted = str(told.value).partition("privacy.acknowledge = ")[2]
     names = tomllib.loads(f"v = {accepted}")["v"]
-    check(privacy(acknowledge=names), [50], own("fedfomo"))
+    require_releases(privacy(acknowledge=names), [50], own("fedfomo"))
 
 
 def test_unknown_names_and_a_large_delta_and_split_batches_are_refused():
     with pytest.raises(ConfigError, match="did you mean metrics"):
-        check(privacy(acknowledge=("metric",)), [50])
+        require_releases(privacy(acknowledge=("metric",)), [50])
     with pytest.raises(ConfigError, match="1 / 200000"):
-        check(privacy(), [50, 200_000])
+        require_releases(privacy(), [50, 200_000])
     for name, bad, good, remedy in (
         ("partialfed", {"rule": "adaptive"}, {"rule": "lower-shared"}, "lower-shared"),
         ("per-fedavg", {"order": "exact"}, {"order": "hf"}, "method.order to first or hf"),
@@ -103,7 +102,9 @@ def test_fedfomos_table_is_accepted_as_it_stands():
             Privacy(**tree["privacy"]),
             METHODS[tree["method"]["name"]](**{k: v for k, v in tree["method"].items() if k != "name"}),
         )
-        check(settings, [tree["data"]["train_limit"] // tree["clients"]], method.method().card.privacy.releases)
+        require_releases(
+            settings, [tree["data"]["train_limit"] // tree["clients"]], method.method().card.privacy.releases
+        )
         asked = method.method().card.privacy.gradients
         n = tree["data"]["train_limit"] * (1 - tree["data"]["validation_share"]) // tree["clients"]
         assert projected_epsilon(settings, asked, int(n), tree["batch_size"], tree["local_epochs"], tree["rounds"]) > 0

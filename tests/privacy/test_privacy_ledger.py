@@ -16,7 +16,7 @@ from private_problem import privacy, problem, rounds
 
 from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageError
 from pomona.methods import METHODS
-from pomona.privacy.epsilon_accounting import Event
+from pomona.privacy.accounting import Event
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
 from pomona.privacy.noise_key import KeyStore, require_sole
 

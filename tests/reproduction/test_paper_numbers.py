@@ -6,7 +6,7 @@ from paper_suites import FOLDER, SUITES, planned, suite
 from pomona.core.toml import flat
 from pomona.experiments.reference import AVERAGES, read_reference
 from pomona.experiments.suite import SIZES
-from pomona.privacy.releases import check
+from pomona.privacy.settings import require_releases
 from pomona.results.comparison import Printed
 from pomona.results.tables.comparison_tables import as_printed
 from suites_listed import assert_runs, listed
@@ -55,7 +55,7 @@ def test_every_size_resolves(path):
             config = group.cells()[0].config
             assert config.clients >= 2
             if config.privacy:
-                check(config.privacy, [1000], config.method.method().card.privacy.releases)
+                require_releases(config.privacy, [1000], config.method.method().card.privacy.releases)
 
 
 @pytest.mark.parametrize("path", [p for p in SUITES if p.stem not in {*ELSEWHERE, *NO_PAPER}], ids=lambda p: p.stem)

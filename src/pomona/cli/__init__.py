@@ -13,8 +13,7 @@ from typing import Any, NoReturn, TextIO
 from cyclopts import App, CycloptsError, UnknownOptionError
 
 from pomona.cli.signals import heeded
-from pomona.core.errors import PomonaError, StorageError
-from pomona.core.memory import enough
+from pomona.core.errors import PomonaError, StorageError, enough
 from pomona.core.registry import importing_from
 
 app = App(

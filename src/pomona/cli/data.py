@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Json, config_of, emit, option, out, print_table
 from pomona.core.bounds import plain
-from pomona.core.splits import SPLITS
+from pomona.core.samples import SPLITS
 from pomona.core.table import of_records
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from pomona.cli.output import Figures, Json, config_of, console, emit, option, p
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
-from pomona.federation.callbacks import CallbackList
-from pomona.federation.tensorboard import tracking
+from pomona.federation.callbacks import CallbackList, tracking
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results import table as result_table

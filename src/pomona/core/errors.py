@@ -3,11 +3,11 @@
 The codes are part of the command line's contract (``docs/errors.md``); 0 is success, 130 an interrupt.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import ClassVar
-
-SHORT = 12  # names that a message lists at most
 
 
 class PomonaError(Exception):
@@ -132,3 +132,32 @@ def near(name: str, known: Iterable[str]) -> str:
     if not close:
         return every
     return f"did you mean {' or '.join(close)}?" + (f" {every}" if len(close) < len(names) <= SHORT else "")
+
+
+SMALLER = "take a smaller model, batch_size or workers, less data, or a machine with more memory"
+PATTERNS = (  # messages of PyTorch on a CPU, and of NumPy and PyTorch on a GPU; each gives the size requested
+    r"can't allocate memory: you tried to allocate (\d+ bytes)",
+    r"Unable to allocate ([\d.]+ \w+)",
+    r"out of memory.*?Tried to allocate ([\d.]+ \w+)",
+)
+
+
+@contextmanager
+def enough(doing: str, remedy: str = SMALLER) -> Iterator[None]:
+    """Turn memory errors of Python, NumPy and PyTorch into OutOfMemoryError with the activity and the size."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as fault:
+        found = next((match for p in PATTERNS if (match := re.search(p, str(fault), re.DOTALL))), None)
+        if found is None and not isinstance(fault, MemoryError):
+            raise
+        asked = f" for {_readable(found[1])} more" if found else ""
+        raise OutOfMemoryError(f"{doing}: there is no memory{asked}; {remedy}") from fault
+
+
+def _readable(amount: str) -> str:
+    number, unit = amount.split()
+    return f"{int(number) / 1e9:.1f} GB" if unit == "bytes" else amount
+
+
+SHORT = 12  # names that a message lists at most

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pomona.core import files
-from pomona.core.errors import DataError
-from pomona.core.memory import enough
+from pomona.core.errors import DataError, enough
 from pomona.storage.mapped_array import allocate
 
 CHUNK = 1 << 20

@@ -1,6 +1,6 @@
 """MedMNIST v2 (Yang et al. 2023): one .npz per data set; its validation split is added to the training rows."""
 
-from pomona.core.targets import Targets
+from pomona.core.samples import Targets
 from pomona.data import image_arrays, npz, targets
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from pomona.core.bounds import Finite
+from pomona.core.samples import Targets
 from pomona.core.settings import Settings
-from pomona.core.targets import Targets
 
 
 def as_column(value: Any) -> Any:

@@ -30,8 +30,7 @@ from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.storage.atomic_io import publish
-from pomona.storage.committed_rounds import FOLDER
-from pomona.storage.run_status import exit_code, read_status
+from pomona.storage.run_status import FOLDER, exit_code, read_status
 
 FAILURE = "failure.json"
 Figures = dict[str, Any]

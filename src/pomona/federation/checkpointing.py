@@ -11,12 +11,11 @@ from typing import Any
 
 from pomona.config import Config
 from pomona.core.errors import CheckpointError
-from pomona.core.lazy_tensors import Named
+from pomona.core.state import Named
 from pomona.core.toml import Tree
 from pomona.storage import checkpoint
 from pomona.storage.checkpoint import Checkpoint
-from pomona.storage.committed_rounds import FOLDER
-from pomona.storage.run_status import Status, write_status
+from pomona.storage.run_status import FOLDER, Status, write_status
 
 LOCAL = ("workers", "state_memory", "checkpoint_every", "data.dir", "model.init")
 """Settings of the machine that a run uses."""

@@ -4,6 +4,7 @@ The same object serves one silo, or a worker process with many clients.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,17 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pomona.core.errors import DivergedError
-from pomona.core.lazy_tensors import Named, form
 from pomona.core.rng import number
 from pomona.core.round import Roster
-from pomona.core.state import apply, flatten, rebuild, row
-from pomona.federation.calls import Groups
-from pomona.federation.exchange import ClientRequest, Reply, cut, one
-from pomona.federation.kept_copies import KeptCopies
+from pomona.core.state import Named, apply, flatten, form, rebuild, row
+from pomona.federation.copies import KeptCopies, SharedRows
+from pomona.federation.exchange import ClientRequest, Groups, Reply, cut, one
 from pomona.federation.kept_models import KeptModels, ModelChoice, Observed
 from pomona.federation.scoring import EVALUATED, Examination, Figures, Model, Scoring
-from pomona.federation.shared_rows import SharedRows
-from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
+from pomona.federation.state import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, Uplink
 from pomona.metrics.nan_safe import Array
 from pomona.objective.objective import Objective
@@ -213,31 +211,36 @@ class ClientRuntime:
         """Serve a group in one call; the results of training wait for ``commit``."""
         began = perf_counter()
         called = self._call(visit, ids, received)
-        losses, replies = called.training.training_losses(), []
-        for k, client in enumerate(ids):
-            # One tensor for all splits of a model, so that additional data for its evaluation is computed once.
-            models: dict[Model, Tensor] = {named: W[k] for named, W in called.training.observed.items()}
-            scores = [
-                self.scoring.score(self.objective, *named, split, client, w)
-                for named, w in models.items()
-                for split in EVALUATED
-            ]
-            sent = {n: v[k] for n, v in called.uplink.items()} if visit.trains else {}  # not requested
-            state = called.state if len(ids) == 1 else row(called.state, k)
-            observed: Observed | None = None
-            if visit.keep:
-                state = apply(self._rows.shared, state if visit.trains else self.state(client))
-                # A view of several clients' rows would keep all of them in memory.
-                rows = {named: w if len(ids) == 1 else w.clone() for named, w in models.items()}
-                observed = Observed(visit, self._same(rows), scores)
-                sent = self._same(sent)
-            if visit.trains:
-                self._pending[client] = _Trained(self.hold(state), observed)
-            elif observed:
-                self.kept.keep(client, observed)
-            info = {n: v[k].clone() for n, v in called.info.items()}
-            replies.append(Reply(client, sent, info, losses[k], scores, (perf_counter() - began) / len(ids)))
-        return replies
+        losses = called.training.training_losses()
+        return [
+            replace(self._reply(visit, called, k), loss=losses[k], seconds=(perf_counter() - began) / len(ids))
+            for k in range(len(ids))
+        ]
+
+    def _reply(self, visit: ClientRequest, called: _Called, k: int) -> Reply:
+        """Score the models of a call's k-th client, set its results aside, and return what it answers."""
+        client, alone = called.ids[k], len(called.ids) == 1
+        # One tensor for all splits of a model, so that additional data for its evaluation is computed once.
+        models: dict[Model, Tensor] = {named: W[k] for named, W in called.training.observed.items()}
+        scores = [
+            self.scoring.score(self.objective, *named, split, client, w)
+            for named, w in models.items()
+            for split in EVALUATED
+        ]
+        sent = {n: v[k] for n, v in called.uplink.items()} if visit.trains else {}  # not requested
+        state = called.state if alone else row(called.state, k)
+        observed: Observed | None = None
+        if visit.keep:
+            state = apply(self._rows.shared, state if visit.trains else self.state(client))
+            # A view of several clients' rows would keep all of them in memory.
+            rows = {named: w if alone else w.clone() for named, w in models.items()}
+            observed = Observed(visit, self._same(rows), scores)
+            sent = self._same(sent)
+        if visit.trains:
+            self._pending[client] = _Trained(self.hold(state), observed)
+        elif observed:
+            self.kept.keep(client, observed)
+        return Reply(client, sent, {n: v[k].clone() for n, v in called.info.items()}, scores=scores)
 
     def _call(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> _Called:
         """Call the method's client half for some clients, on copies of their states."""

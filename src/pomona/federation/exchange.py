@@ -1,7 +1,8 @@
 """An exchange with clients: the request, a client's reply, and the reply as received by a transport."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -9,7 +10,9 @@ from pomona.core.errors import ProtocolError
 from pomona.core.round import Roster, Round
 from pomona.methods.base import Copies, Downlink, Received, Rows
 from pomona.metrics.score import Score
-from pomona.storage.mapped_tensor import stacked
+from pomona.storage.mapped_tensor import let_go, mapped, stacked
+
+Groups = tuple[tuple[int, ...], ...]  # groups of clients that train in one call, each with the longest pass first
 
 
 @dataclass(frozen=True)
@@ -100,3 +103,29 @@ def stack(replies: Sequence[Reply], what: Callable[[Reply], Mapping[str, Tensor]
     """Stack the replies' tensors along a leading client axis, in the order of the replies."""
     names = what(replies[0]) if replies else ()
     return {name: stacked([what(r)[name] for r in replies]) for name in names}
+
+
+@dataclass(frozen=True)
+class UplinkSpool:
+    """The uplinks of one visit: one tensor (n, ...) per name, row k for the k-th client asked.
+
+    ``exchange.stack`` then has the rows of all clients without a copy, or moves those of some together.
+    """
+
+    ids: tuple[int, ...]
+    rows: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, request: ClientRequest, folder: Path) -> "UplinkSpool":
+        """Allocate space for all answers to a request. Raises StorageError if a folder has too little."""
+        n = len(request.ids)
+        rows = {name: mapped((n, *like.shape), like.dtype, folder) for name, like in request.expects.items()}
+        return cls(request.ids, rows)
+
+    def kept(self, reply: Reply) -> Reply:
+        """Return a reply whose uplink, of the requested form, is in the files."""
+        k, uplink = self.ids.index(reply.client), {}
+        for name, tensor in reply.uplink.items():
+            uplink[name] = self.rows[name][k].copy_(tensor)
+            let_go(uplink[name])
+        return replace(reply, uplink=uplink)

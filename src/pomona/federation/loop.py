@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 from pomona.config import Config
 from pomona.core.errors import BudgetError, DivergedError, QuorumError
-from pomona.core.lazy_tensors import merged, only
 from pomona.core.round import Roster
-from pomona.core.state import flatten, rebuild
+from pomona.core.state import flatten, merged, only, rebuild
 from pomona.federation.admission import Admission, Expected, History, admit
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.callbacks import Callback

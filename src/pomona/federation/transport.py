@@ -1,4 +1,4 @@
-"""Transports of the round loop: the protocol, and a transport with all clients in this process.
+"""Transports of the round loop: the protocol, a transport with all clients in this process, and how they share calls.
 
 Results do not depend on the transport: a client's work is a pure function of its state, its downlink and its own random
 streams, and replies are sorted by id.
@@ -10,16 +10,21 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from pomona.core.lazy_tensors import Lazy, Named, form, merged
+from pomona.config import Config
 from pomona.core.round import Roster
-from pomona.federation.calls import Groups
+from pomona.core.state import Lazy, Named, form, merged
 from pomona.federation.client import ClientRuntime, owner
-from pomona.federation.exchange import Arrival, ClientRequest, Reply, received_bytes
-from pomona.federation.kept_copies import KeptCopies
+from pomona.federation.copies import KeptCopies
+from pomona.federation.exchange import Arrival, ClientRequest, Groups, Reply, received_bytes
 from pomona.methods.base import Downlink
+from pomona.storage.mapped_array import machine_memory
 
 SIMULATION = "simulation"
 """Run id of a single process tree, which has one run; a deployment has its own ids."""
+LARGEST_CALL = 16
+"""Clients in a call made for speed: each then bears a sixteenth of the cost of reading a model."""
+ROWS_A_CLIENT = 5
+"""Rows per client in such a call: its core, its mixture, the gradient, momentum, and the evaluated model."""
 T = TypeVar("T")
 Make = Callable[[Groups], ClientRuntime]  # groups -> the clients of one process
 
@@ -133,3 +138,46 @@ def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any
 
     states = Lazy({path: form(t) for path, t in known.items()}, fetch)
     return merged(states, transport.copies.stored(ids)), transport.collect(ClientRuntime.position, ids)
+
+
+def calls(config: Config, sizes: Sequence[int], workers: int, row: int) -> Groups:
+    """Group a simulation's clients into calls, given their numbers of samples and the bytes of a row.
+
+    If all clients read the same models in each step, a worker's clients train in one call, which reads the models once
+    for all, if they fit into memory beside all clients' states. Only the native engine computes the same results for a
+    client whatever the other clients in its call, and so for any number of workers and any memory.
+    """
+    alike = config.engine == "native" and config.method.method().client.reads_alike
+    rows = min(len(sizes), workers * LARGEST_CALL) * ROWS_A_CLIENT
+    fits = rows * row <= (1 - config.state_memory) * machine_memory()
+    if alike and fits and config.rows_per_call is None:
+        return by_worker(sizes, workers, LARGEST_CALL)
+    return grouped(sizes, config.rows)
+
+
+def by_worker(sizes: Sequence[int], workers: int, most: int) -> Groups:
+    """Group clients by at most ``most``, with samples balanced among workers as well as single clients allow."""
+    homes = (largest_first(home, sizes) for home in spread(sizes, workers))
+    return tuple(home[k : k + most] for home in homes for k in range(0, len(home), most))
+
+
+def grouped(sizes: Sequence[int], rows: int) -> Groups:
+    """Group clients by ``rows`` that train in one call, by their numbers of samples, largest first.
+
+    Depends only on the federation: neither participation nor the number of workers changes the groups.
+    """
+    order = largest_first(range(len(sizes)), sizes)
+    return tuple(order[k : k + rows] for k in range(0, len(order), rows))
+
+
+def largest_first(ids: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sort clients by their numbers of samples, largest first; ties by lower id."""
+    return tuple(sorted(ids, key=lambda i: (-sizes[i], i)))
+
+
+def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
+    """Assign items to workers: largest first, to the least loaded; no worker stays empty."""
+    homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
+    for client in largest_first(range(len(sizes)), sizes):
+        min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)
+    return [tuple(sorted(home)) for home in homes if home]

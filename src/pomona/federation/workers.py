@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, multiprocessing
 
 from pomona.core.errors import ConfigError, WorkerError
-from pomona.core.lazy_tensors import Named, only
 from pomona.core.round import Roster
-from pomona.federation.calls import Groups, spread
+from pomona.core.state import Named, only
 from pomona.federation.client import ClientRuntime, owner
-from pomona.federation.exchange import Arrival, ClientRequest
-from pomona.federation.kept_copies import KeptCopies
-from pomona.federation.transport import SIMULATION, Make, arrived, saved
+from pomona.federation.copies import KeptCopies
+from pomona.federation.exchange import Arrival, ClientRequest, Groups
+from pomona.federation.transport import SIMULATION, Make, arrived, saved, spread
 from pomona.methods.base import Downlink
 
 T = TypeVar("T")

@@ -27,8 +27,8 @@ from pomona.objective.objective import Pull
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.training import LocalTraining, When
 from pomona.partition.partition import Partition
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.privacy.releases import RELEASES, Release
+from pomona.privacy.accounting import Gradients
+from pomona.privacy.settings import RELEASES, Release
 from pomona.record.presentation import Presentation, Quantity
 from pomona.storage.mapped_tensor import chunked, filed
 

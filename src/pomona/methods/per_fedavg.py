@@ -37,7 +37,7 @@ from torch import Tensor
 
 from pomona.methods import base, fedavg
 from pomona.objective.batches import Batch
-from pomona.privacy.releases import SECOND_ORDER
+from pomona.privacy.settings import SECOND_ORDER
 
 RADIUS = 0.01
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from pomona.core.bounds import Sha256
+from pomona.core.samples import Targets
 from pomona.core.settings import Settings
-from pomona.core.targets import Targets
 
 Width = Annotated[int, Field(ge=1, le=10**6)]
 Weight = Annotated[float, Field(gt=0, le=1e6)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import ConfigError
-from pomona.core.targets import Targets
+from pomona.core.samples import Targets
 from pomona.models.settings import ModelSettings
 
 Kinds = Literal["none", "balanced"]

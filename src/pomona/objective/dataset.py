@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, multiprocessing
 
 from pomona.core.errors import WorkerError
-from pomona.core.splits import SPLITS
-from pomona.core.targets import Targets
+from pomona.core.samples import SPLITS, Targets
 from pomona.data.dataset import Dataset
 from pomona.models.frozen_prefix import Cut
 from pomona.models.settings import PatchSettings

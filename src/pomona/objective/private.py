@@ -22,10 +22,10 @@ from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import active, training_mode
 from pomona.objective.batches import Pass, View, Views
 from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion
-from pomona.privacy import mechanism, releases
+from pomona.privacy import mechanism
 from pomona.privacy.ledger import Draw, Position
 from pomona.privacy.noise_key import KeyStore
-from pomona.privacy.settings import Privacy
+from pomona.privacy.settings import SECOND_ORDER, Privacy, require_acknowledged
 
 CHUNK_NUMBERS = 2**24  # of per-sample gradients held at a time
 CHUNK_SAMPLES = 64
@@ -126,7 +126,7 @@ class PrivateObjective(Objective):
             PrivacyError, StorageError: as ``KeyStore.release``.
         """
         if criterion is not None:
-            releases.require(self._settings, "output-criterion")
+            require_acknowledged(self._settings, "output-criterion")
         losses, G = W.new_zeros(len(W)), torch.zeros_like(W)
         for k, index in enumerate(indices):
             client, draw = self._address(index)
@@ -163,23 +163,23 @@ class PrivateObjective(Objective):
 
     def hessian(self, *_: Any, **__: Any) -> Tensor:
         """Refuse, because such a product is not a clipped gradient. Raises ConfigError."""
-        raise ConfigError(f"{releases.SECOND_ORDER}; take a method or an order without them")
+        raise ConfigError(f"{SECOND_ORDER}; take a method or an order without them")
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Return the wrapped outputs; requires acknowledging "metrics", or "output-criterion" for training data."""
-        releases.require(self._settings, "output-criterion" if split == "train" else "metrics")
+        require_acknowledged(self._settings, "output-criterion" if split == "train" else "metrics")
         return self.inner.outputs(row, client, split)
 
     def batchwise(
         self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         """Return the wrapped objective's result; requires the same acknowledgement as ``outputs``."""
-        releases.require(self._settings, "output-criterion" if split == "train" else "metrics")
+        require_acknowledged(self._settings, "output-criterion" if split == "train" else "metrics")
         return self.inner.batchwise(row, client, split, of)
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """Return the wrapped objective's features; requires acknowledging "output-criterion"."""
-        releases.require(self._settings, "output-criterion")
+        require_acknowledged(self._settings, "output-criterion")
         return self.inner.features(row, client, split)
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
@@ -188,7 +188,7 @@ class PrivateObjective(Objective):
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         """Return the wrapped losses; requires acknowledging "training-loss" or "validation-losses", by split."""
-        releases.require(self._settings, "training-loss" if split == "train" else "validation-losses")
+        require_acknowledged(self._settings, "training-loss" if split == "train" else "validation-losses")
         return self.inner.losses(row, client, split)
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.splits import Split
+from pomona.core.samples import Split
 from pomona.data.dataset import Dataset
 from pomona.partition.partition import Partition
 from pomona.partition.recipe import class_numbers

@@ -15,8 +15,8 @@ from pydantic import Field, ValidationError
 from pomona.core import bounds, files
 from pomona.core.bounds import Place
 from pomona.core.errors import DataError
+from pomona.core.samples import SPLITS
 from pomona.core.settings import Settings
-from pomona.core.splits import SPLITS
 
 FORMAT = "pomona-partition-1"
 MOST_BYTES = 2**30  # of a saved partition: some hundred million rows

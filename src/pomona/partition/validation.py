@@ -3,7 +3,7 @@
 import numpy as np
 
 from pomona.core.errors import DataError
-from pomona.core.splits import SPLITS
+from pomona.core.samples import SPLITS
 from pomona.data.dataset import Dataset
 from pomona.data.problem_report import listed
 from pomona.partition.partition import Partition

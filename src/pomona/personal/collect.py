@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pomona import personal
 from pomona.federation.client import ClientRuntime
-from pomona.federation.shared_rows import SharedRows
+from pomona.federation.copies import SharedRows
 from pomona.federation.transport import LocalTransport
 from pomona.metrics.best_round import Best, Point, best
 from pomona.metrics.metric import LOSS

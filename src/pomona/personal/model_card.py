@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pomona.config import Config
 from pomona.core import bounds, files
-from pomona.core.splits import SPLITS
+from pomona.core.samples import SPLITS
 from pomona.data.dataset import Dataset
 from pomona.metrics.metric import DETAILS, METRICS, is_own, metric_named
 from pomona.record.presentation import Presentation

@@ -22,7 +22,7 @@ from torch import Tensor
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.core.files import text
 from pomona.core.rng import stream
-from pomona.privacy.epsilon_accounting import Budget, epsilon, with_room
+from pomona.privacy.accounting import Budget, epsilon, with_room
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
 from pomona.privacy.mechanism import gaussian, poisson
 from pomona.privacy.settings import Privacy

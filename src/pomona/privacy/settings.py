@@ -1,10 +1,13 @@
-"""Settings of section ``privacy``."""
+"""Settings of privacy, and releases other than the noised gradients, each refused unless acknowledged by its name."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from pomona.core.bounds import Label
+from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
 
 LEAST_NOISE = 1e-3  # epsilon is in the millions there, and accountants overflow not far below
@@ -49,3 +52,130 @@ class Privacy(Settings):
         if not self.noise_multiplier:
             return "no privacy: noise_multiplier = 0"
         return None
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release other than the noised gradients: its name, its content, and its remedy.
+
+    ``exact``: whether rounds reveal information on training records without noise, so that no epsilon bounds the run.
+    This is the default for releases that a method declares.
+    """
+
+    name: str
+    what: str
+    remedy: str = ""
+    exact: bool = True
+
+
+_WORDS = {
+    "sample-counts": "the number of samples of each client, which weighs its model and sets its sampling rate",
+    "metrics": "losses and accuracies on validation and test samples, and whatever is chosen by them",
+    "training-loss": "mean losses on training samples, of batches or of all; they also end FedALA's first stage",
+    "validation-losses": "losses of models on validation samples, by which a client mixes what it trains and uploads",
+    "output-criterion": "gradients of a loss on outputs or features, which are not clipped and get no noise",
+    "shared-samples": "samples that every client receives as they are",
+    "feature-moments": "mean and standard deviation of each column over all clients' rows, and of a table with gaps or "
+    "categories what fills the gaps, and the names of the categories",
+    "vocabulary": "the words of all clients' training texts",
+    "class-names": "the names of the classes, found in all clients' rows, those for testing included",
+    "unlimited-epsilon": "as much privacy as the rounds take: epsilon_budget is not set",
+}
+
+_REMEDIES = {"class-names": "name them in data.classes", "unlimited-epsilon": "set privacy.epsilon_budget"}
+# The others reveal nothing about training records (counts are public), or were fixed before the run by an agreement.
+_EXACT = {"training-loss", "output-criterion", "shared-samples"}
+RELEASES: Mapping[str, Release] = {
+    name: Release(name, what, _REMEDIES.get(name, ""), name in _EXACT) for name, what in _WORDS.items()
+}
+SECOND_ORDER = "products with a Hessian are not clipped, so privacy does not cover them"
+
+
+def uncovered(
+    settings: Privacy,
+    own: Sequence[Release] = (),
+    kind: str = "image",
+    classes_found: bool = False,
+    moments_found: bool = False,
+) -> tuple[Release, ...]:
+    """Return the releases of a run that the mechanism does not cover.
+
+    Args:
+        settings: the run's privacy.
+        own: those of the method.
+        kind: of the data, as in ``Dataset``: "image", "table" or "text".
+        classes_found: whether the class names come from the data, and neither from the settings nor an agreement.
+        moments_found: whether images are normalised with numbers from the data.
+    """
+    general = {
+        "sample-counts": True,
+        "metrics": True,
+        "feature-moments": kind == "table" or moments_found,
+        "vocabulary": kind == "text",
+        "class-names": classes_found,
+        "unlimited-epsilon": settings.epsilon_budget is None,
+    }
+    found = [RELEASES[name] for name, made in general.items() if made]
+    return (*found[:2], *own, *found[2:])
+
+
+def require_releases(
+    settings: Privacy,
+    sizes: Sequence[int],
+    own: Sequence[Release] = (),
+    kind: str = "image",
+    classes_found: bool = False,
+    moments_found: bool = False,
+) -> None:
+    """Refuse releases that are neither covered nor acknowledged.
+
+    Args:
+        settings: the run's privacy.
+        sizes: training samples per client.
+        own: the method's releases.
+        kind: of the data, as in ``uncovered``.
+        classes_found: as in ``uncovered``.
+        moments_found: as in ``uncovered``.
+
+    Raises:
+        ConfigError: names every release and its remedy; or delta is too large for a client, or a name is unknown.
+    """
+    known = {*RELEASES, *(release.name for release in own)}
+    for name in settings.acknowledge:
+        if name not in known:
+            raise ConfigError(f"privacy.acknowledge: unknown name {name!r}; {near(name, known)}")
+    largest = max(sizes, default=0)
+    if largest and settings.delta >= 1 / largest:
+        raise ConfigError(
+            f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples of the largest client; "
+            f"set at most {0.1 / largest:.1g}"
+        )
+    missing = [
+        r for r in uncovered(settings, own, kind, classes_found, moments_found) if r.name not in settings.acknowledge
+    ]
+    if missing:
+        accepted = [*settings.acknowledge, *(release.name for release in missing)]
+        raise ConfigError(
+            "not covered by privacy: "
+            + "; ".join(told(release) for release in missing)
+            + f". To accept all of these, set privacy.acknowledge = {accepted}"
+        )
+
+
+def acknowledged(settings: Privacy, own: Sequence[Release] = ()) -> tuple[Release, ...]:
+    """Return the releases that a run acknowledges; ``own``: those of the method."""
+    known = {**RELEASES, **{release.name: release for release in own}}
+    return tuple(known[name] for name in settings.acknowledge if name in known)
+
+
+def told(release: Release) -> str:
+    """Describe a release and its remedy in a phrase."""
+    return f"{release.name} ({release.what}{f'; or {release.remedy}' if release.remedy else ''})"
+
+
+def require_acknowledged(settings: Privacy, name: str) -> None:
+    """Raise ConfigError unless a release is acknowledged."""
+    if name not in settings.acknowledge:
+        raise ConfigError(
+            f"not covered by privacy: {told(RELEASES[name])}. To accept it, add it to privacy.acknowledge"
+        )

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic_core import from_json
 
 from pomona.core.bounds import HUGE, PLACES, Count, Label, Line, Measured, Number, Place, Seconds, Sha256, first
-from pomona.core.targets import Targets
+from pomona.core.samples import Targets
 from pomona.data.preprocessing import Preprocessing
 from pomona.record.presentation import Presentation
 from pomona.record.rows import Evaluation, RoundRow

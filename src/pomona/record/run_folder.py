@@ -25,8 +25,7 @@ from pomona.record.predictions import Answers, save
 from pomona.record.result import Result, gather
 from pomona.record.rows import Evaluation, RoundRow, client_rows, round_rows
 from pomona.storage.atomic_io import writing
-from pomona.storage.file_hashes import changed
-from pomona.storage.run_status import read_status
+from pomona.storage.run_status import changed, read_status
 
 
 def require_free(folder: Path) -> None:

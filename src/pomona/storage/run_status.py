@@ -1,7 +1,12 @@
-"""Status of a run: ``status.json``, replaced atomically on every change."""
+"""What a run's folder says of the run without PyTorch: its status, committed rounds, and hashes of its files.
+
+``status.json`` is replaced atomically on every change.
+"""
 
 import os
+import re
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -9,8 +14,48 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pomona.core.bounds import Number, Sha256, Within, plain
 from pomona.core.errors import PomonaError, StorageError
-from pomona.core.files import content
+from pomona.core.files import content, sha256
 from pomona.storage.atomic_io import publish
+
+LEFT = (  # derived files can be regenerated, and model cards are edited by people
+    "config.toml",
+    "events.jsonl",
+    "partition.json",
+    "predictions.npz",
+    "mask_examples.npz",
+    "models/*.safetensors",
+    "private/*.safetensors",
+)
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 in hex of a run's files by relative path. Raises OSError."""
+    return {str(path.relative_to(folder)): sha256(path) for pattern in LEFT for path in sorted(folder.glob(pattern))}
+
+
+def changed(folder: Path, then: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    """Return the named files that exist and have changed. Raises OSError."""
+    return [name for name in names if name in then and (folder / name).exists() and sha256(folder / name) != then[name]]
+
+
+FOLDER = "checkpoints"
+NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{64})\.safetensors")
+"""Round number and SHA-256 of the content."""
+
+
+def committed(folder: Path) -> list[tuple[int, Path]]:
+    """Return (round, file) of every checkpoint in a folder, oldest first, without reading the files."""
+    try:
+        names = [(NAME.fullmatch(path.name), path) for path in folder.iterdir()]
+    except OSError:
+        return []
+    return sorted((int(name[1]), path) for name, path in names if name)
+
+
+def last_round(out: Path) -> int:
+    """Return the number of the last committed round in a run folder; 0 if there is none."""
+    return max((number for number, _ in committed(out / FOLDER)), default=0)
+
 
 STATUS = "status.json"
 

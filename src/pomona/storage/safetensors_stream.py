@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from pomona.core.lazy_tensors import Named, forms
+from pomona.core.state import Named, forms
 from pomona.storage.mapped_tensor import let_go, slices
 
 DTYPES = {

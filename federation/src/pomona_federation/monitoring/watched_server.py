@@ -145,7 +145,7 @@ class PrivacyAccount:
         return self._known[samples, rounds]
 
     def _bound(self, samples: int, rounds: int) -> float:
-        from pomona.privacy.epsilon_projection import projected_epsilon
+        from pomona.privacy.accounting import projected_epsilon
 
         config = self.agreed.config
         assert config.privacy

@@ -8,7 +8,7 @@ import numpy as np
 import tomli_w
 
 from pomona.core.errors import ConfigError
-from pomona.core.splits import SPLITS
+from pomona.core.samples import SPLITS
 from pomona.core.toml import Tree
 from pomona.partition.partition import ClientRows
 from pomona.scenario import Scenario

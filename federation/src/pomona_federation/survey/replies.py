@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from pomona.core.bounds import Count, Finite, Line, plain
+from pomona.core.samples import Targets
 from pomona.core.settings import Settings
-from pomona.core.targets import Targets
 from pomona.data.dataset import Kind, SampleType
 
 MOST_COLUMNS = 2000  # most columns of a surveyed table

@@ -20,11 +20,10 @@ from pomona.core.errors import ConfigError
 from pomona.core.membership import Planned
 from pomona.core.round import Roster, Round
 from pomona.federation.callbacks import Callback, NullCallback
-from pomona.federation.calls import grouped
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.client import ClientRuntime
 from pomona.federation.loop import Loop
-from pomona.federation.transport import Inline
+from pomona.federation.transport import Inline, grouped
 from pomona.methods.base import Info, Received, Uplink
 from pomona.objective.training import LocalTraining
 from pomona.record.presentation import Presentation

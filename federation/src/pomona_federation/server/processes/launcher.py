@@ -10,9 +10,8 @@ import tomli_w
 
 from pomona.core.errors import CheckpointError, LockedError, StorageError
 from pomona.storage.atomic_io import probe
-from pomona.storage.committed_rounds import last_round
 from pomona.storage.lock import locked
-from pomona.storage.run_status import Status, ended, read_status
+from pomona.storage.run_status import Status, ended, last_round, read_status
 from pomona_federation import flower_bundle
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
-from pomona.storage.committed_rounds import last_round
-from pomona.storage.run_status import Status, ended, read_status, write_status
+from pomona.storage.run_status import Status, ended, last_round, read_status, write_status
 from pomona_federation.audit import Audit
 from pomona_federation.server.members.superlink_client import SuperLinkClient, sync_keys
 from pomona_federation.server.processes.run_verdict import Observation, Verdict, judge

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from pomona.core.errors import ProtocolError
 from pomona.core.round import Roster
-from pomona.federation.exchange import Arrival, ClientRequest, Reply
-from pomona.federation.uplink_spool import UplinkSpool
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, UplinkSpool
 from pomona.methods.base import Downlink, Server
 from pomona.storage.tensor_validation import largest
 from pomona_federation.agreement import StudyAgreement

@@ -25,9 +25,8 @@ from pomona.record.run_folder import RunRecord
 from pomona.scenario import Scenario
 from pomona.storage import checkpoint
 from pomona.storage.atomic_io import writing
-from pomona.storage.committed_rounds import FOLDER
 from pomona.storage.lock import locked
-from pomona.storage.run_status import Status, write_status
+from pomona.storage.run_status import FOLDER, Status, write_status
 from pomona.tasks import TASKS
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit import Audit

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pomona.core.errors import ConfigError, PomonaError, StorageError, worded
+from pomona.core.errors import ConfigError, PomonaError, StorageError, enough, worded
 from pomona.core.files import content
-from pomona.core.memory import enough
 from pomona.storage.atomic_io import probe
 from pomona_federation.agreement import Federation
 from pomona_federation.pki import certificates, keys

@@ -17,13 +17,12 @@ from pomona.core.errors import PrivacyError
 from pomona.core.files import text
 from pomona.core.settings import Settings
 from pomona.objective.private import PrivateObjective
-from pomona.privacy.epsilon_accounting import epsilon
-from pomona.privacy.epsilon_projection import Gradients
+from pomona.privacy.accounting import Gradients, epsilon
 from pomona.privacy.ledger import Draw, LedgerEntry
 from pomona.privacy.mechanism import steps
 from pomona.scenario import Scenario
 from pomona.storage.atomic_io import publish, writing
-from pomona.storage.committed_rounds import last_round
+from pomona.storage.run_status import last_round
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token
 from pomona_federation.silo.machine import seal, sealed

@@ -10,8 +10,7 @@ from pomona.core.errors import ConfigError, DataError, PomonaError, StorageError
 from pomona.federation.exchange import Reply
 from pomona.methods.base import Card
 from pomona.metrics.score import Score
-from pomona.privacy.releases import Release, acknowledged
-from pomona.privacy.settings import Privacy
+from pomona.privacy.settings import Privacy, Release, acknowledged
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import LEAST_SAMPLES, EvaluationStudy, SearchStudy, TrainingStudy

@@ -20,7 +20,7 @@ from pomona.core.bounds import Finite, Line, Sha256
 from pomona.core.errors import PrivacyError
 from pomona.core.settings import LARGEST, Settings
 from pomona.data.settings import DataSettings
-from pomona.privacy.epsilon_accounting import ROUNDING
+from pomona.privacy.accounting import ROUNDING
 from pomona.storage.atomic_io import writing
 from pomona.storage.lock import waiting_lock
 from pomona_federation.audit import Audit, whole

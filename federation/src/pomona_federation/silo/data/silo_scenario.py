@@ -20,7 +20,7 @@ from pomona.objective.private import PrivateObjective
 from pomona.partition import divide
 from pomona.partition.partition import ClientRows
 from pomona.privacy.noise_key import require_sole
-from pomona.privacy.releases import acknowledged
+from pomona.privacy.settings import acknowledged
 from pomona.scenario import Scenario
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.message_bodies import EntryForm, Task

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from pomona.core.errors import worded
-from pomona.core.memory import enough
-from pomona.privacy.epsilon_accounting import ROUNDING
+from pomona.core.errors import enough, worded
+from pomona.privacy.accounting import ROUNDING
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy, local_now, policy_sha256
 from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy

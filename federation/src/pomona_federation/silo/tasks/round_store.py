@@ -20,7 +20,7 @@ from pomona.core.settings import Settings
 from pomona.federation.client import ClientRuntime
 from pomona.storage import checkpoint
 from pomona.storage.atomic_io import publish
-from pomona.storage.committed_rounds import committed
+from pomona.storage.run_status import committed
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Answer, Task
 from pomona_federation.messages.tensor_bytes import sha256

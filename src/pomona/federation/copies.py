@@ -2,10 +2,12 @@
 
 A client's copy of another's model is what that client once sent, and is the same for all that keep it. So a client
 stores one number per other client, and all share a bank in which each row exists once, until no client has it any more.
+Other tensors of a process with identical bytes share memory, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -13,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pomona.core.errors import CheckpointError
-from pomona.core.lazy_tensors import Named
 from pomona.core.round import Roster
+from pomona.core.state import Named
 from pomona.federation.exchange import ClientRequest
-from pomona.federation.shared_rows import bits
+from pomona.federation.state import in_file
 from pomona.methods.base import Copies, Initial, Rows
 from pomona.storage.row_bank import MemoryBank, RowBank
 
@@ -179,3 +181,36 @@ class _Entry:
                 f"the stored copies are not whole (missing: {missing[0]}); resume with the version of pomona that "
                 "wrote them, or start over in another folder"
             )
+
+
+LEAST = 1024
+"""Minimum size (in numbers) for which sharing is attempted."""
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
+
+
+class SharedRows:
+    """Tensors in use in this process, by content, held by weak references."""
+
+    def __init__(self) -> None:
+        self._held: WeakValueDictionary[tuple[int, torch.dtype, int], Tensor] = WeakValueDictionary()
+
+    def shared(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that shares the memory of one with the same bytes, if any. Neither may then be changed.
+
+        Tensors in files and small ones are returned unchanged.
+        """
+        if tensor.numel() < LEAST or in_file(tensor):
+            return tensor
+        own = bits(tensor)
+        address = (tensor.numel(), tensor.dtype, int(own.sum()))  # integers: independent of the order of summation
+        other = self._held.get(address)
+        if other is not None and other.device == tensor.device and torch.equal(own, bits(other)):
+            return other if other.shape == tensor.shape else other.view(tensor.shape)
+        if tensor.is_contiguous():
+            self._held[address] = tensor
+        return tensor
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """View a tensor's bytes as integers (k,); equal numbers may differ, such as 0 and -0."""
+    return tensor.detach().reshape(-1).view(_INTEGERS[tensor.itemsize])
