@@ -88,11 +88,11 @@ class Behind:
         return statuses[0]
 
 
-def test_a_member_has_one_visit_at_the_desk_at_a_time():
+def test_a_member_has_one_visit_about_studies_at_a_time():
     """Visits have threads, of which there are few: no member takes them all."""
     here, most, go = Counter(), Counter(), threading.Event()
 
-    def desk(who, _path, _body):
+    def answer_studies(who, _path, _body):
         here[who] += 1
         most[who] = max(most[who], here[who])
         assert go.wait(30.0)
@@ -101,7 +101,7 @@ def test_a_member_has_one_visit_at_the_desk_at_a_time():
 
     async def visits():
         behind = Behind(lambda scope: dict(scope["headers"])[b"who"].decode())
-        behind.gate.desk = desk
+        behind.gate.studies = answer_studies
         asked = [behind.ask(STUDIES, b"", headers=[(b"who", who)]) for who in (b"north",) * 3 + (b"south",)]
         running = asyncio.gather(*asked)
         while here.total() < 2:
@@ -140,7 +140,7 @@ def test_a_body_is_as_long_as_allowed(path, chunks, headers, status, read):
 
 def test_the_gate_itself_tells_how_a_silo_stands_and_reads_no_body():
     behind = Behind()
-    behind.gate.standing = lambda _: "revoked"
+    behind.gate.membership = lambda _: "revoked"
     assert PATH == STANDING
     assert asyncio.run(behind.ask(STANDING, b"x" * 100)) == 200
     assert behind.read == 0
@@ -327,8 +327,8 @@ def test_a_head_is_signed_by_a_member_now(kits):
     callers, north, south = RequestAuth(kits / "server"), kits / "north", kits / "south"
     assert (callers(signed(north)), callers(signed(south))) == ("north", "south")
     dismiss(kits / "server", "south")
-    assert [callers.standing(signed(kit)) for kit in (north, south)] == ["member", "revoked"]
-    assert callers.standing(signed(south, by=north)) == callers.standing([]) == "unknown"  # it alone can ask
+    assert [callers.membership(signed(kit)) for kit in (north, south)] == ["member", "revoked"]
+    assert callers.membership(signed(south, by=north)) == callers.membership([]) == "unknown"  # it alone can ask
     refused = [
         [],
         signed(south),  # revoked

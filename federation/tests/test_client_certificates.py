@@ -63,7 +63,9 @@ def port_of_strangers(kits, monkeypatch):
         await send({"type": "http.response.body", "body": b""})
 
     auth, head = RequestAuth(kits / "server"), client_certificates.shown_head
-    gate = Gate(behind, lambda scope: auth(head(scope)), lambda: 0, standing=lambda scope: auth.standing(head(scope)))
+    gate = Gate(
+        behind, lambda scope: auth(head(scope)), lambda: 0, membership=lambda scope: auth.membership(head(scope))
+    )
     made = []
 
     class Counted(http_protocol()):

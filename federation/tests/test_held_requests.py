@@ -12,7 +12,7 @@ from flwr.proto.message_pb2 import Message, Metadata, PushObjectRequest
 from pomona_federation.server.gate import held_requests
 from pomona_federation.server.gate.arrivals import PIPE, Arrivals, tell
 from pomona_federation.server.gate.auth_proxy import ANSWERS, PIECE
-from pomona_federation.server.gate.held_requests import ACTIVATE, SENT, TASKS, Bell, Hold
+from pomona_federation.server.gate.held_requests import ACTIVATE, SENT, TASKS, Hold, Notifier
 
 LOOK = "/v1/runtime/pull-messages"
 NODES = "/v1/runtime/get-nodes"
@@ -24,8 +24,8 @@ class Link:
 
     def __init__(self, answers=(), status=200, seconds=FOREVER):
         self.answers, self.status, self.asked, self.told = dict(answers), status, [], []
-        self.bell = Bell()
-        self.hold = Hold(self, self.told.append, self.bell, seconds)
+        self.notifier = Notifier()
+        self.hold = Hold(self, self.told.append, self.notifier, seconds)
 
     async def __call__(self, scope, receive, send):
         body = (await receive())["body"]
@@ -97,7 +97,7 @@ def test_a_hold_ends_by_itself_and_with_the_server():
         link = Link()
         held = asyncio.create_task(link.ask(TASKS))
         assert not await settled(held)
-        link.bell.close()
+        link.notifier.close()
         assert await settled(held)
         assert await asyncio.wait_for(link.ask(TASKS), 60) == (200, b"")
 

@@ -16,8 +16,8 @@ from pomona_federation.server.members.member_registry import MemberRegistry
 from pomona_federation.server.processes.superlink_supervisor import ServerPolicy
 from pomona_federation.server.studies import consents
 from pomona_federation.server.studies.consents import Consents
-from pomona_federation.server.studies.study_desk import StudyDesk
 from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.server.studies.study_requests import StudyRequests
 from pomona_federation.silo.studies import known_studies, study_watch
 from pomona_federation.silo.studies.consent_rules import ConsentTerms
 from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
@@ -225,7 +225,7 @@ def visited(federation, *decisions):
         said = Decision(silo="silo-0", study=study, accepted=accepted)
         taken.append(TakenDecision(decision=said, signature=signer.sign(said.kind, said.statement)))
     body = StudyVisit(silo="silo-0", decisions=tuple(taken)).model_dump_json().encode()
-    return StudyDesk(federation.server).answer("silo-0", PATH, body)[0]
+    return StudyRequests(federation.server).answer("silo-0", PATH, body)[0]
 
 
 def raising(fault):

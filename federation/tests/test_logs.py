@@ -11,8 +11,7 @@ import pytest
 from pomona.cli import main
 from pomona_federation.silo.tasks import client_app
 from pomona_federation.supervision import process_logs
-from pomona_federation.supervision.log_reader import LogReader, parsed
-from pomona_federation.supervision.process_logs import LINE, LogFile, at_round, logging_to
+from pomona_federation.supervision.process_logs import LINE, LogFile, LogReader, at_round, logging_to, parsed
 from pomona_federation.supervision.supervisor import Supervisor
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) +(\[round \d+\] )?\S.*")

@@ -18,9 +18,8 @@ from pomona_federation.messages.study_exchange import PATH, StudyVisit
 from pomona_federation.provision.provision import add
 from pomona_federation.server.members.registry_admin import dismiss
 from pomona_federation.server.studies.consents import Consents
-from pomona_federation.server.studies.study_desk import StudyDesk
-from pomona_federation.server.studies.study_overview import overview
 from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.server.studies.study_requests import StudyRequests, overview
 from pomona_federation.silo.studies.known_studies import KnownStudies
 from pomona_federation.silo.studies.study_proposals import compare, consider, visit
 from pomona_federation.study import study_of
@@ -37,7 +36,7 @@ def study_file(federation, name, **changes):
 
 def asking(federation, silo):
     """A silo's requests, answered by the server's desk as the gate does for a member."""
-    desk = StudyDesk(federation.server)
+    desk = StudyRequests(federation.server)
 
     def ask(path, body):
         status, text = desk.answer(silo, path, body or b"")
@@ -289,7 +288,7 @@ def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federat
             "decisions": (taken.model_copy(update={"decision": taken.decision.model_copy(update={"silo": "silo-1"})}),),
         }
     )
-    status, text = StudyDesk(federation.server).answer("silo-1", PATH, forged.model_dump_json().encode())
+    status, text = StudyRequests(federation.server).answer("silo-1", PATH, forged.model_dump_json().encode())
     assert (status, b"signature" in text) == (400, True)
     assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
 
@@ -298,7 +297,7 @@ def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federat
     "body", [b"", b"{}", b"[" * 100_000, b'{"silo": "../x"}', b'{"silo": "silo-0", "decisions": 3}', b"\xff"]
 )
 def test_a_visit_that_is_none_is_refused_in_one_line(federation, body):
-    status, text = StudyDesk(federation.server).answer("silo-0", PATH, body)
+    status, text = StudyRequests(federation.server).answer("silo-0", PATH, body)
     assert status == 400
     assert text.count(b"\n") == 1
 
@@ -306,7 +305,7 @@ def test_a_visit_that_is_none_is_refused_in_one_line(federation, body):
 def test_a_path_that_is_no_hash_names_no_study(federation):
     StudyQueue(federation.server).submit(study_file(federation, "second"))
     for path in ("", "..", "../second/study.json", "0" * 64):
-        assert StudyDesk(federation.server).answer("silo-0", f"{PATH}/{path}", b"")[0] == 404
+        assert StudyRequests(federation.server).answer("silo-0", f"{PATH}/{path}", b"")[0] == 404
 
 
 def test_a_study_that_no_silo_could_read_is_not_submitted(federation, monkeypatch):

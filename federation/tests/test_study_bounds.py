@@ -15,7 +15,7 @@ from pomona.methods.base import Initial
 from pomona.models.parameter_space import ParameterSpace
 from pomona_federation import status
 from pomona_federation.messages.study_exchange import PATH
-from pomona_federation.server.studies.study_desk import StudyDesk
+from pomona_federation.server.studies.study_requests import StudyRequests
 from pomona_federation.silo.studies import consent_policy, study_facts, study_proposals
 from pomona_federation.silo.studies.consent_policy import misfits
 from pomona_federation.silo.studies.consent_rules import ConsentPolicy
@@ -153,13 +153,13 @@ def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monke
     """A server may let a text take ten minutes; nothing of it has been read then."""
     ruled(federation, models=["mlp"])
     submitted(federation, "first", run=wide(federation, 9))
-    marks, answer = federation.kits / "silo-0" / "state" / "taking-in", StudyDesk.answer
+    marks, answer = federation.kits / "silo-0" / "state" / "taking-in", StudyRequests.answer
 
     def stops(desk, who, path, body):
         return os._exit(137) if path.startswith(f"{PATH}/") else answer(desk, who, path, body)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StudyDesk, "answer", stops)
+        patch.setattr(StudyRequests, "answer", stops)
         assert asked_in_a_process(federation) == 137
     assert not marks.exists() or not list(marks.iterdir())
     marks.mkdir(exist_ok=True)

@@ -20,8 +20,8 @@ from pomona_federation import audit, status
 from pomona_federation.monitoring.prometheus_text import rendered
 from pomona_federation.monitoring.silo_metrics import WatchedSilo
 from pomona_federation.monitoring.watched_server import WatchedServer
-from pomona_federation.server.studies.study_overview import result_of
 from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.server.studies.study_requests import result_of
 from pomona_federation.silo.data.silo_scenario import own_scenario
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.studies.known_studies import KnownStudies

@@ -18,7 +18,7 @@ from pomona_federation.server.rounds import message_exchange
 from pomona_federation.server.rounds.flower_transport import FlowerTransport
 from pomona_federation.server.rounds.gathering import gather_silos
 from pomona_federation.server.rounds.handshake import TIMEOUT, Handshake
-from pomona_federation.server.rounds.message_exchange import WaitingFile, standing
+from pomona_federation.server.rounds.message_exchange import WaitingFile, progress
 from pomona_federation.server.rounds.outgoing_task import OutgoingTask
 from pomona_federation.server.studies.consents import Consents
 from pomona_federation.supervision.status_files import NAMED, WAITING, WaitingStatus, read_status_file
@@ -194,7 +194,7 @@ def test_how_the_tasks_of_a_round_stand():
     tasks[2].fail("its node is gone")
     tasks[4].fail("it lacks rows that were sent", again=True)
     missing = {"north": "is not connected", "east": "has not answered yet", "clinic": "is not connected"}
-    assert standing(tasks, sent=[3]) == (["south"], missing, ["west"])
+    assert progress(tasks, sent=[3]) == (["south"], missing, ["west"])
 
 
 def test_a_line_names_some_silos_and_counts_the_others():

@@ -13,9 +13,8 @@ from pomona_federation.agreement import SHARE, Federation, StudyAgreement
 from pomona_federation.pki import certificates
 from pomona_federation.server.members.member_registry import RegisteredMember, heavy, samples, weight_by_name
 from pomona_federation.server.members.registry_admin import entries
-from pomona_federation.server.studies.study_desk import connected
-from pomona_federation.server.studies.study_overview import overview
 from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.server.studies.study_requests import connected, overview
 from pomona_federation.silo import history
 from pomona_federation.silo.data.privacy_budget import overview as privacy
 from pomona_federation.silo.history import LastFault

@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 
 from pomona.cli.output import Json, say
 from pomona.core.errors import StorageError
-from pomona_federation.supervision.log_reader import LogLine, LogReader
+from pomona_federation.supervision.process_logs import LogLine, LogReader
 
 PAUSE = 0.5  # seconds between looks for new lines
 Lines = Annotated[int, Parameter(validator=Number(gte=0, lte=10**6), help="number of last lines")]

@@ -43,7 +43,7 @@ def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> Non
 
 def list_(*, folder: ServerFolder = KIT, json: Json = False) -> None:
     """List the studies in order, with the silos' decisions."""
-    from pomona_federation.server.studies.study_overview import overview
+    from pomona_federation.server.studies.study_requests import overview
 
     rows = overview(folder)
     emit(rows) if json else print_table(of_records(rows)) if rows else print("no study")
@@ -102,7 +102,7 @@ def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
     name
         the study's
     """
-    from pomona_federation.server.studies.study_overview import result_of
+    from pomona_federation.server.studies.study_requests import result_of
 
     found = result_of(folder, name, "json" if json else "md")
     print(found, end="")

@@ -8,17 +8,24 @@ uplink.
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pomona.core.bounds import parse
 from pomona.core.errors import StorageError
 from pomona.core.files import content
 from pomona.storage.atomic_io import publish
-from pomona_federation.supervision.asgi import Application, Message, Receive, Scope, Send
 from pomona_federation.supervision.connection_owner import local
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -71,17 +78,17 @@ class Gate:
         known: returns the member whose key signed a request's head; raises RequestRefused otherwise. It returns "" in a
             federation without keys, on loopback: then all silos share ``at_once``, and their answers are not added up.
         uplink: bytes of the longest agreed uplink; 0 before the first request for one.
-        standing: the standing of the silo whose key signed a request's head, for that silo.
-        desk: answers a member's request about studies, given the member, the path and the body, with status and text;
-            one request per member at a time.
+        membership: whether the silo whose key signed a request's head is a member, for that silo.
+        studies: answers a member's request about studies, given the member, the path and the body, with status and
+            text; one request per member at a time.
     """
 
     app: Application
     known: Callable[[Scope], str]
     uplink: Callable[[], int]
     limits: RequestLimits = RequestLimits()
-    standing: Callable[[Scope], str] = lambda _: ""
-    desk: Callable[[str, str, bytes], tuple[int, bytes]] = lambda *_: (404, b"")
+    membership: Callable[[Scope], str] = lambda _: ""
+    studies: Callable[[str, str, bytes], tuple[int, bytes]] = lambda *_: (404, b"")
     _busy: Counter[str] = field(default_factory=Counter)
     _visits: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     _left: dict[str, int] = field(default_factory=dict)  # bytes left for a member's answer
@@ -94,14 +101,14 @@ class Gate:
             if scope["type"] != "http" or not scope["path"].startswith(OPEN):
                 return await self.app(scope, receive, send)
             if scope["path"] == STANDING:
-                return await _answer(scope, send, 200, self.standing(scope))
+                return await _answer(scope, send, 200, self.membership(scope))
             who = self.known(scope)
             with self._slot(who):
                 body = await self._body(who, scope, receive)
                 if scope["path"] == STUDIES or scope["path"].startswith(f"{STUDIES}/"):
                     text = b"".join(message.get("body", b"") for message in body)
                     async with self._visits[who]:  # threads are few and shared by all members
-                        answer = await asyncio.to_thread(self.desk, who, scope["path"], text)
+                        answer = await asyncio.to_thread(self.studies, who, scope["path"], text)
                     return await _reply(scope, send, *answer)
                 await self.app(scope, again(body, receive), self._told(who, scope, send))
         except RequestRefused as refused:

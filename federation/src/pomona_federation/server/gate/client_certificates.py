@@ -16,8 +16,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from pomona_federation.server.gate.auth_proxy import Headers, RequestRefused
-from pomona_federation.supervision.asgi import Scope
+from pomona_federation.server.gate.auth_proxy import Headers, RequestRefused, Scope
 from pomona_federation.supervision.connection_owner import local
 
 SHOWN = "pomona.shown"  # in a request's state: the public key of its connection's certificate

@@ -12,8 +12,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pomona_federation.server.gate.auth_proxy import ANSWERS, OPEN, PIECE, again
-from pomona_federation.supervision.asgi import Application, Message, Receive, Scope, Send
+from pomona_federation.server.gate.auth_proxy import (
+    ANSWERS,
+    OPEN,
+    PIECE,
+    Application,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    again,
+)
 
 TASKS, ACTIVATE = f"{OPEN}pull-messages", f"{OPEN}activate-node"
 UNKNOWN, LATER = 412, 503  # SuperLink's reply for an unknown key; for Flower's client: try again
@@ -24,17 +33,17 @@ LEAST = 0.3  # seconds that a request was held, from which a silo knows that it 
 SESSIONS = 10_000  # most answers in transit that are remembered
 
 
-class Bell:
+class Notifier:
     """Wakes all held requests; permanently once it is closed."""
 
     def __init__(self) -> None:
         self._event, self._closed = asyncio.Event(), False
 
     def next(self) -> asyncio.Event:
-        """Event set by the next ring."""
+        """Event that the next ``notify`` sets."""
         return self._event
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake the requests waiting now."""
         self._event.set()
         if not self._closed:
@@ -43,7 +52,7 @@ class Bell:
     def close(self) -> None:
         """Wake all requests, and hold no more."""
         self._closed = True
-        self.ring()
+        self.notify()
 
 
 @dataclass
@@ -52,14 +61,14 @@ class Hold:
 
     Args:
         app: SuperLink.
-        told: called with the ticket of each complete answer.
-        bell: rings when messages have been sent.
+        answered: called with the ticket of each complete answer.
+        notifier: wakes held requests when messages have been sent.
         seconds: longest time that a request is held.
     """
 
     app: Application
-    told: Callable[[str], None]
-    bell: Bell
+    answered: Callable[[str], None]
+    notifier: Notifier
     seconds: float = HOLD
     _sent: bool = False  # messages that may be incomplete
     _left: OrderedDict[str, tuple[str, int]] = field(default_factory=OrderedDict)  # session -> ticket, pieces missing
@@ -69,7 +78,7 @@ class Hold:
         path = scope.get("path", "")
         if self._sent and path in NEXT:  # the server's next request: what it sent before is complete
             self._sent = False
-            self.bell.ring()
+            self.notifier.notify()
         if path == TASKS:
             await self._held(scope, receive, send)
         elif path in {ANSWERS, PIECE}:
@@ -84,7 +93,7 @@ class Hold:
         from flwr.proto.fleet_pb2 import PullMessagesResponse
 
         began = asyncio.get_running_loop().time()
-        woken = self.bell.next()  # before SuperLink looks, so that nothing is missed
+        woken = self.notifier.next()  # before SuperLink looks, so that nothing is missed
         answer = Answer()
         await self.app(scope, receive, answer.keep)
         if answer.status == 200 and not PullMessagesResponse.FromString(answer.body).messages_list:
@@ -126,7 +135,7 @@ class Hold:
             if len(self._left) > SESSIONS:
                 self._left.popitem(last=False)
         elif ticket:
-            self.told(ticket)
+            self.answered(ticket)
 
 
 def _patient(send: Send) -> Send:

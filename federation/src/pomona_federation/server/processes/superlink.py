@@ -36,13 +36,13 @@ from pomona_federation.server.gate.auth_proxy import (
     Headers,
     RequestLimits,
     RequestRefused,
+    Scope,
     announced,
 )
-from pomona_federation.server.gate.held_requests import Bell, Hold
+from pomona_federation.server.gate.held_requests import Hold, Notifier
 from pomona_federation.server.members.member_registry import ROSTER
 from pomona_federation.server.members.registry_admin import keys_of
-from pomona_federation.server.studies.study_desk import StudyDesk
-from pomona_federation.supervision.asgi import Scope
+from pomona_federation.server.studies.study_requests import StudyRequests
 from pomona_federation.supervision.connection_owner import ours
 from pomona_federation.supervision.processes import QUIET, die_with_parent
 
@@ -78,8 +78,8 @@ class RequestAuth:
             raise RequestRefused(401, "no member has signed this request")
         return name
 
-    def standing(self, headers: Headers) -> str:
-        """The standing of the silo that signed a request's head; only that silo can ask."""
+    def membership(self, headers: Headers) -> str:
+        """Whether the silo that signed a request's head is a member; only that silo can ask."""
         name, revoked = self._signer(headers)
         return "revoked" if revoked else "member" if name else "unknown"
 
@@ -188,13 +188,16 @@ def main() -> None:
 
     auth, head = RequestAuth(folder), client_certificates.shown_head if federation.mutual_tls else signed_head
     known: Callable[[Scope], str] = anonymous if federation.insecure else lambda scope: auth(head(scope))
-    standing: Callable[[Scope], str] = anonymous if federation.insecure else lambda scope: auth.standing(head(scope))
+    membership: Callable[[Scope], str] = (
+        anonymous if federation.insecure else lambda scope: auth.membership(head(scope))
+    )
     limits = RequestLimits(at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1))
     uplink = partial(announced, folder / "run")
-    gate = Middleware(Gate, known=known, uplink=uplink, limits=limits, standing=standing, desk=StudyDesk(folder).answer)
-    bell = Bell()
-    hold = Middleware(Hold, told=partial(tell, folder / "run"), bell=bell)
-    server: dict[str, Any] = {"http": http_protocol(leaving=bell.close)}
+    studies = StudyRequests(folder).answer
+    gate = Middleware(Gate, known=known, uplink=uplink, limits=limits, membership=membership, studies=studies)
+    notifier = Notifier()
+    hold = Middleware(Hold, answered=partial(tell, folder / "run"), notifier=notifier)
+    server: dict[str, Any] = {"http": http_protocol(leaving=notifier.close)}
     if federation.mutual_tls:
         print("INFO : mutual TLS, silos are heard with a certificate of their key alone", flush=True)  # noqa: T201 - the log
         server = {"http": client_certificates.showing(server["http"])}

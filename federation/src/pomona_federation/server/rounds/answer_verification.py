@@ -1,13 +1,16 @@
 """Verification of silos' answers: signatures, scores and the uplink's bytes. Nothing in an answer is trusted before."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 
 from pomona.core.errors import ProtocolError
+from pomona.federation.admission import UNBOUNDED, Admission
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.metrics.metric import Metric, metric_named
 from pomona.metrics.score import Score
 from pomona_federation.agreement import StudyAgreement
+from pomona_federation.audit import Audit
 from pomona_federation.messages.message_bodies import Answer, Refusal, RowOrigin, row_statement
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
@@ -15,6 +18,40 @@ from pomona_federation.server.members.member_registry import MemberRegistry
 from pomona_federation.server.rounds.outgoing_task import OutgoingTask
 from pomona_federation.study import TrainingStudy
 from pomona_federation.versions import note
+
+EVENT = "admission"
+
+
+@dataclass(frozen=True)
+class AdmissionLog:
+    """Logs each decision of the round loop.
+
+    A line has the round, the silo, whether its uplink was ``admitted`` and, if not, the reason; for an uplink of the
+    right form also, by tensor, the L2 ``norms`` and their ``limits``. Null stands for a norm that is not finite, and
+    for a limit while too few norms are known to compute one.
+    """
+
+    audit: Audit
+    registry: MemberRegistry
+
+    def __call__(self, number: int, verdict: Admission) -> None:
+        """Log the decisions of one exchange. Raises StorageError."""
+        names = [entry.name for entry in self.registry.entries]
+        decisions = [
+            *((a.reply.client, "") for a in verdict.accepted),
+            *((r.client, r.reason) for r in verdict.rejected),
+        ]
+        for client, reason in decisions:
+            line = {"round": number, "silo": names[client], "admitted": not reason}
+            measured = verdict.norms.get(client)
+            limits = {} if measured is None else {"norms": _figures(measured), "limits": _figures(verdict.bounds)}
+            self.audit.write(EVENT, **line, **limits, **({"reason": reason} if reason else {}))
+
+
+def _figures(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Each value to six digits; None for one that is not finite."""
+    return {name: float(f"{v:.6g}") if isfinite(v) and v < UNBOUNDED else None for name, v in values.items()}
+
 
 Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
 MODELS = {"personal", "global", "local"}  # see ``record.Evaluation``

@@ -169,12 +169,12 @@ class MessageExchange:
             for place in _open(messages):
                 if place not in sent.values() and now - last_seen[place] > self.agreed.study.patience:
                     messages[place].fail("it is not connected")
-            self.waiting.tell(*standing(messages, sent.values()))
+            self.waiting.tell(*progress(messages, sent.values()))
             if not came and _open(messages):
                 self.bus.wait(self.pause)
         for place in _open(messages):
             messages[place].done = True
-        self.waiting.tell(*standing(messages, ()))
+        self.waiting.tell(*progress(messages, ()))
         return turned_away
 
     def _send(self, due: Mapping[int, OutgoingMessage], seconds: float) -> dict[str, int]:
@@ -192,7 +192,7 @@ def _open(messages: Mapping[int, OutgoingMessage]) -> list[int]:
     return [place for place, one in messages.items() if not one.done]
 
 
-def standing(
+def progress(
     messages: Mapping[int, OutgoingMessage], sent: Collection[int]
 ) -> tuple[list[str], dict[str, str], list[str]]:
     """The state of messages, by place in, by name out.

@@ -32,12 +32,11 @@ from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.json_store import write_json
 from pomona_federation.messages.message_bus import MessageBus
-from pomona_federation.server.members.admission_log import AdmissionLog
 from pomona_federation.server.members.member_registry import MemberRegistry, heavy, samples
 from pomona_federation.server.members.registry_admin import entries
+from pomona_federation.server.rounds.answer_verification import AdmissionLog
 from pomona_federation.server.rounds.flower_transport import FlowerTransport
-from pomona_federation.server.rounds.gathering import gather_silos
-from pomona_federation.server.rounds.run_identity import run_id
+from pomona_federation.server.rounds.gathering import gather_silos, run_id
 from pomona_federation.server.rounds.survey_app import conduct
 from pomona_federation.server.studies import evaluation_result
 from pomona_federation.server.studies.consents import Consents

@@ -19,9 +19,8 @@ from pomona_federation.messages.message_bodies import Refusal
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
 from pomona_federation.messages.survey_bodies import SurveyAnswer, SurveyQuestion
 from pomona_federation.server.members.member_registry import MemberRegistry
-from pomona_federation.server.rounds.gathering import gather_silos
+from pomona_federation.server.rounds.gathering import gather_silos, run_id
 from pomona_federation.server.rounds.message_exchange import MessageExchange, OutgoingMessage
-from pomona_federation.server.rounds.run_identity import run_id
 from pomona_federation.server.studies.consents import Consents
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.survey import agreeing, page
