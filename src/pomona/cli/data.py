@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _WHAT = {"regression": "Targets", "segmentation": "Pixels of each class"}
 MOST = 100  # classes shown; --json has all
+FEW = 20  # most classes whose rows are listed for each client
 
 
 def list_(
@@ -53,10 +54,8 @@ def show(
     words
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
     """
-    from pomona.partition.divergence import effective_classes, emd, label_counts
     from pomona.scenario import Scenario
     from pomona.storage.atomic_io import writing
-    from pomona.tasks import TASKS
 
     config = config_of(
         words,
@@ -66,42 +65,57 @@ def show(
     )
     scenario = Scenario.prepare(config)
     about = scenario.about()
-    classes = scenario.targets == "classes"
-    counts = label_counts(scenario.partition, scenario.dataset) if classes else None
-    distance = emd(counts).tolist() if counts is not None else [None] * len(about["clients"])
-    spread = effective_classes(counts).tolist() if counts is not None else distance
-    rows: list[Any] = [
-        {
-            "client": name,
-            **{part: about["sizes"][part][i] for part in SPLITS},
-            **({"events_in_training": int(scenario.dataset.y[own.train, 1].sum())} if about["edges"] else {}),
-            **({"group": about["groups"][i]} if about["groups"] else {}),
-            **({"emd": distance[i], "effective_classes": spread[i]} if classes else {}),
-            **({"rows_by_class": " ".join(map(str, counts[i]))} if counts is not None and len(counts[i]) <= 20 else {}),
-        }
-        for i, (name, own) in enumerate(zip(about["clients"], scenario.partition.clients, strict=True))
-    ]
-    targets = _targets(scenario)
-    written = _pictures(about, out_) if out_ and classes else []
+    rows, targets = _clients(scenario, about), _targets(scenario)
+    written = _pictures(about, out_) if out_ and scenario.targets == "classes" else []
     if save:
         with writing(save):
             scenario.partition.save(save)
         written.append(save)
     if json:
-        own = {"emd": distance, "effective_classes": spread, "targets_by_part": targets, "notes": scenario.remarks}
-        emit({**about, **own, "written": written})
+        own = {key: [row.get(key) for row in rows] for key in ("emd", "effective_classes")}
+        emit({**about, **own, "targets_by_part": targets, "notes": scenario.remarks, "written": written})
         return
+    _print(scenario, rows, targets)
+    for path in written:
+        out.print(f"written  {path}", highlight=False, markup=False)
+
+
+def _clients(scenario: "Scenario", about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return each client's sizes and, where they apply, its events, group and distribution of labels."""
+    from pomona.partition.divergence import effective_classes, emd, label_counts
+
+    rows: list[dict[str, Any]] = []
+    for i, (name, own) in enumerate(zip(about["clients"], scenario.partition.clients, strict=True)):
+        row: dict[str, Any] = {"client": name, **{part: about["sizes"][part][i] for part in SPLITS}}
+        if about["edges"]:
+            row["events_in_training"] = int(scenario.dataset.y[own.train, 1].sum())
+        if about["groups"]:
+            row["group"] = about["groups"][i]
+        rows.append(row)
+    if scenario.targets == "classes":
+        counts = label_counts(scenario.partition, scenario.dataset)
+        measures = zip(emd(counts).tolist(), effective_classes(counts).tolist(), counts, strict=True)
+        for row, (distance, spread, own_counts) in zip(rows, measures, strict=True):
+            row |= {"emd": distance, "effective_classes": spread}
+            if len(own_counts) <= FEW:
+                row["rows_by_class"] = " ".join(map(str, own_counts))
+    return rows
+
+
+def _print(scenario: "Scenario", rows: list[dict[str, Any]], targets: list[dict[str, Any]]) -> None:
+    """Print clients, targets, remarks and hashes."""
+    from pomona.tasks import TASKS
+
     divided = scenario.partition.recipe.get("name", "file")
-    print_table(of_records(rows, f"{scenario.dataset.name}, {divided}, seed {config.seed}"))
+    print_table(of_records(rows, f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}"))
     out.print()
     more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
-    what = _WHAT.get(about["targets"], f"Rows of each {TASKS[scenario.targets].output}")
+    what = _WHAT.get(scenario.targets, f"Rows of each {TASKS[scenario.targets].output}")
     print_table(of_records(targets[:MOST], what + more))
     for remark in scenario.remarks:
         out.print(f"note: {plain(remark)}", highlight=False, markup=False)
-    out.print(f"data {about['data']['fingerprint'][:16]}, partition {scenario.partition.sha256[:16]}", highlight=False)
-    for path in written:
-        out.print(f"written  {path}", highlight=False, markup=False)
+    hashes = str(scenario.partition.recipe["fingerprint"])[:16], scenario.partition.sha256[:16]
+    out.print(f"data {hashes[0]}, partition {hashes[1]}", highlight=False)
 
 
 def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
