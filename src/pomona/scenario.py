@@ -38,19 +38,16 @@ from pomona.objective.private import PrivateObjective
 from pomona.objective.pytorch import TorchObjective
 from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide, usual
-from pomona.partition.divergence import label_counts
-from pomona.partition.file import FromFile
-from pomona.partition.natural import Natural
+from pomona.partition.divergence import label_counts, remarks
+from pomona.partition.groups import apply_turns
+from pomona.partition.natural import FromFile, Natural
 from pomona.partition.partition import Partition
-from pomona.partition.partition_warnings import remarks
 from pomona.partition.recipe import class_numbers
-from pomona.partition.rotation import apply_turns
 from pomona.privacy.accounting import projected_epsilon
 from pomona.scenario_checks import require_patches, require_private, require_samples
 from pomona.tasks import Task, task_of
 from pomona.tasks.criterion import constants, criterion, require_per_sample
-from pomona.tasks.default_metric import Choice, choose
-from pomona.tasks.scores import compute
+from pomona.tasks.scores import Choice, choose, compute
 
 T = TypeVar("T")
 CONSTANT_AT_ONCE = 2**24  # outputs

@@ -8,7 +8,7 @@ from PIL import Image
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, data_settings, read
-from pomona.partition.partition_warnings import remarks
+from pomona.partition.divergence import remarks
 from pomona.scenario import Scenario
 
 SITES = ("K\u00f6ln", "Ko\u0308ln")  # one name, composed and decomposed

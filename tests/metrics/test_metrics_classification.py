@@ -13,9 +13,9 @@ from sklearn import metrics
 
 from pomona.core.errors import DataError, DivergedError
 from pomona.core.rng import stream
-from pomona.metrics.auroc import auroc
 from pomona.metrics.bootstrap import intervals, stratified
 from pomona.metrics.classification import evaluate, weighted
+from pomona.metrics.measures import auroc
 
 
 def case(seed, n, classes, present=None, digits=2):

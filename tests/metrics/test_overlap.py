@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pomona.metrics.overlap import dice, evaluate_overlap, iou, mean_dice
-from pomona.metrics.surfaces import surface_distances
+from pomona.metrics.overlap import dice, evaluate_overlap, iou, mean_dice, surface_distances
 from pomona.tasks.segmentation import TASK, counts, examined
 
 CLASSES = 3
@@ -110,7 +109,7 @@ def test_figures_of_a_last_model_have_distances_where_monai_is(monkeypatch):
     assert found["regions"]["measured"] == [0, 4, 4]
     assert found["regions"]["hd95"][0] is None
     assert found["regions"]["hd95"][1] > 0
-    monkeypatch.setattr("pomona.metrics.surfaces.find_spec", lambda _: None)
+    monkeypatch.setattr("pomona.metrics.overlap.find_spec", lambda _: None)
     bare, _ = examined(outputs, truth)
     assert torch.equal(bare, counted)
     without = TASK.evaluate(TASK.natural(bare.numpy()), pixels.numpy(), None)

@@ -14,8 +14,7 @@ from pomona.data import data_settings
 from pomona.data.dataset import Owners
 from pomona.partition import RECIPES, Dirichlet, Groups, Iid, Natural, PartitionSettings, Pathological, divide
 from pomona.partition.divergence import label_counts
-from pomona.partition.groups import Group
-from pomona.partition.rotation import apply_turns
+from pomona.partition.groups import Group, apply_turns
 
 
 def test_pooled_rows_are_split_anew_and_stratified():

@@ -9,8 +9,8 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings
 from pomona.data.dataset import Dataset
 from pomona.partition import FromFile, Latent, divide
-from pomona.partition.embedding import network
-from pomona.partition.holdout import open_task
+from pomona.partition.latent import network
+from pomona.partition.recipe import open_task
 
 
 def blobs():

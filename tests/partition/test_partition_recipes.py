@@ -9,12 +9,9 @@ from partition_data import NO_VALIDATION, divided, sizes, table
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.partition import Classes, Dirichlet, Groups, Iid, Pathological, Practical, divide
-from pomona.partition.classes import classes_table
-from pomona.partition.dirichlet import dirichlet_table
 from pomona.partition.divergence import label_counts
 from pomona.partition.groups import Group, spread
-from pomona.partition.pathological import pathological_table
-from pomona.partition.practical import shards
+from pomona.partition.label_skew import classes_table, dirichlet_table, pathological_table, shards
 
 
 def test_iid_gives_every_client_the_same_of_every_class():

@@ -9,7 +9,7 @@ from partition_data import NO_VALIDATION, divided, table
 from pomona.core.errors import DataError
 from pomona.data.dataset import Owners
 from pomona.partition import Iid, Natural, divide
-from pomona.partition.partition_warnings import remarks
+from pomona.partition.divergence import remarks
 
 PLAIN = table([30, 30], [10, 10])
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from pomona.cli import main
 from pomona.core.errors import StorageError
 from pomona.models import MODELS, ModelSettings, build, outline
-from pomona.models.activations import MOST_BYTES, require_small
+from pomona.models.layers import MOST_BYTES, require_small
 from pomona.personal import PersonalModel
 from pomona.record import model_file
 

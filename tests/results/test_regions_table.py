@@ -5,7 +5,7 @@ import pytest
 import pomona
 from masks import archive, settings
 from pomona.config import resolve
-from pomona.metrics import surfaces
+from pomona.metrics import overlap
 from pomona.results.run_numbers import runs
 from pomona.results.tables.by_task import regions
 from pomona.results.web.report_page import page
@@ -17,7 +17,7 @@ def test_each_client_and_class_has_the_figures_of_the_record(tmp_path, monkeypat
     if monai:
         pytest.importorskip("monai")
     else:
-        monkeypatch.setattr(surfaces, "find_spec", lambda _: None)
+        monkeypatch.setattr(overlap, "find_spec", lambda _: None)
     result = run(resolve(settings(archive(tmp_path / "masks.npz", n=36)), {"rounds": 1}), tmp_path / "run")
     prepared = runs([pomona.load(result.folder)])
     made = regions(prepared)

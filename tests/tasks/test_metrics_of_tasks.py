@@ -10,8 +10,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.metrics.metric import METRICS, array
 from pomona.tasks import TASKS, task_of
-from pomona.tasks.default_metric import choose
-from pomona.tasks.scores import compute, measured
+from pomona.tasks.scores import choose, compute, measured
 
 
 def of(kind, outputs):

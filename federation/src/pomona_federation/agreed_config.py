@@ -8,7 +8,7 @@ from pomona.core.optimizer import require_steps
 from pomona.core.toml import named
 from pomona.models.weights import initial
 from pomona.tasks import TASKS
-from pomona.tasks.default_metric import require
+from pomona.tasks.scores import require
 from pomona_federation import cross_evaluation
 from pomona_federation.study import EvaluationStudy, RunStudy, SearchStudy
 from pomona_federation.task_settings import TaskSettings

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.auroc import average_precision
 from pomona.metrics.bootstrap import Interval, intervals
 from pomona.metrics.calibration import curve, recalibration
 from pomona.metrics.classification import wilson
+from pomona.metrics.measures import average_precision
 from pomona.metrics.nan_safe import Array, defined, divide
 
 MOST = 5  # outcomes; more are not read individually, and each needs a bootstrap

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics import measures
-from pomona.metrics.auroc import auroc, average_precision
 from pomona.metrics.bootstrap import intervals
 from pomona.metrics.influence import FEW
+from pomona.metrics.measures import auroc, average_precision
 from pomona.metrics.nan_safe import Array, defined, divide, require_finite
 
 

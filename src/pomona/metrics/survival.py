@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.auroc import auroc
 from pomona.metrics.bootstrap import intervals
+from pomona.metrics.measures import auroc
 from pomona.metrics.nan_safe import Array, defined, divide, require_finite, row_means
 
 _CELLS = 1 << 21  # pairs held at a time: 16 MB

@@ -22,7 +22,7 @@ MODELS = Registry(
     {
         "cnn": "pomona.models.convolutional:cnn",
         "efficientnet-lite0": "pomona.models.efficientnet_lite:efficientnet_lite0",
-        "fasttext": "pomona.models.fasttext:fasttext",
+        "fasttext": "pomona.models.mlp:fasttext",
         "fomo-cnn": "pomona.models.convolutional:fomo_cnn",
         "lenet": "pomona.models.convolutional:lenet",
         "logistic": "pomona.models.mlp:logistic",
@@ -31,7 +31,7 @@ MODELS = Registry(
         "resnet18": "pomona.models.resnet:resnet18",
         "small": "pomona.models.convolutional:small",
         "unet": "pomona.models.unet:unet",
-        "vgg11": "pomona.models.vgg:vgg11",
+        "vgg11": "pomona.models.convolutional:vgg11",
     },
 )
 

@@ -1,6 +1,53 @@
-"""The layers of a network, from input to output."""
+"""The layers of a network, from input to output, and the size of their activations."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+MOST_BYTES = 2**31  # of one layer's output for one sample
+
+
+def require_small(outline: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tuple[int, ...] | None:
+    """Return the shape of the outputs (1, ...) of a network on the meta device for one sample.
+
+    The size of the weights does not limit the activations: a network of a few megabytes needs gigabytes for an image of
+    8192 x 8192.
+
+    Args:
+        outline: the network.
+        input_shape: of one sample as the network receives it.
+        tokens: whether its values are token ids.
+
+    Returns:
+        The shape; None if the network cannot run on the meta device.
+
+    Raises:
+        ValueError: a layer's output has more than ``MOST_BYTES`` bytes in float32.
+    """
+
+    def look(module: nn.Module, _: object, outputs: object) -> None:
+        if isinstance(outputs, Tensor) and 4 * outputs.numel() > MOST_BYTES:
+            raise _LargeError(
+                f"a sample of shape {input_shape} takes {4 * outputs.numel() / 1e9:.1f} GB in one layer "
+                f"({type(module).__name__}), at most {MOST_BYTES / 1e9:.1f} GB are computed"
+            )
+
+    hooks = [module.register_forward_hook(look) for module in outline.modules()]
+    try:
+        with torch.no_grad():
+            kind = torch.int64 if tokens else torch.float32
+            outputs = outline.eval()(torch.empty((1, *input_shape), dtype=kind, device="meta"))
+        return tuple(outputs.shape) if isinstance(outputs, Tensor) else None
+    except _LargeError:
+        raise
+    except (AttributeError, RuntimeError, ValueError, TypeError, IndexError, AssertionError, NotImplementedError):
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _LargeError(ValueError):
+    pass
 
 
 def layers(module: nn.Module) -> list[tuple[str, list[str]]]:

@@ -11,20 +11,12 @@ from pomona.core.settings import Settings, require_name
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.partition.allocate import Labels, Shares, deal
-from pomona.partition.classes import Classes
-from pomona.partition.dirichlet import Dirichlet
-from pomona.partition.file import FromFile
-from pomona.partition.groups import Groups
-from pomona.partition.holdout import hold_out, majority, open_task
-from pomona.partition.iid import Iid
+from pomona.partition.groups import Groups, turn_groups
+from pomona.partition.label_skew import Classes, Dirichlet, Iid, Pathological, Practical
 from pomona.partition.latent import Latent
-from pomona.partition.natural import Natural
-from pomona.partition.partition import ClientRows, Partition, Rows
-from pomona.partition.pathological import Pathological
-from pomona.partition.practical import Practical
-from pomona.partition.recipe import PartitionPlan, PartitionTask
-from pomona.partition.rotation import turn_groups
-from pomona.partition.validation import check
+from pomona.partition.natural import FromFile, Natural
+from pomona.partition.partition import ClientRows, Partition, Rows, check
+from pomona.partition.recipe import PartitionPlan, PartitionTask, hold_out, majority, open_task
 
 RECIPES: dict[str, type[Settings]] = {
     kind.model_fields["name"].default: kind

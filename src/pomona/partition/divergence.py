@@ -1,12 +1,129 @@
-"""Measures of label heterogeneity between clients."""
+"""Label heterogeneity between clients, and warnings about data and partition before training."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.samples import Split
+from pomona.data import csv_columns
 from pomona.data.dataset import Dataset
+from pomona.data.problem_report import listed
+from pomona.data.validation import blocks
 from pomona.partition.partition import Partition
 from pomona.partition.recipe import class_numbers
+
+RARE = 5  # rows of a class that are too few for every split of several clients
+MANY = 30  # rows after which measured integers repeat
+
+
+def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> list[str]:
+    """Return warnings about problems that metrics would hide, one line each.
+
+    Covers skipped files; a single class, classes without rows or with few, class names that differ only in spelling, as
+    many classes as a measurement has values; masks without a class; constant flags; columns that look like an
+    identifier; clients without test rows.
+
+    Args:
+        dataset: the data.
+        partition: the clients' rows.
+        names: of the clients.
+    """
+    owners = _alike("clients", dataset.owners.names) if dataset.owners else []
+    found = [*_classes(dataset), *_unpainted(dataset), *_flags(dataset), *owners, *_identifiers(dataset)]
+    return [*dataset.notes, *found, *_untested(partition, names)]
+
+
+def _classes(dataset: Dataset) -> list[str]:
+    classes = dataset.classes
+    if dataset.targets != "classes":
+        return []
+    counts = np.bincount(dataset.y.astype(np.int64), minlength=len(classes))
+    found = [name for name, n in zip(classes, counts, strict=True) if n]
+    empty = [name for name, n in zip(classes, counts, strict=True) if not n]
+    rare = [f"{name} ({n})" for name, n in zip(classes, counts, strict=True) if 0 < n < RARE]
+    lines = []
+    if len(found) == 1:
+        lines.append(f"all rows are of class {found[0]}: there is nothing to learn, and accuracy is 100 %")
+    if empty:
+        lines.append(f"no row is of class {listed(empty)}; numbers of classes start at 0")
+    if len(found) > 20 and 2 * len(found) > len(dataset):
+        lines.append(f"{len(dataset)} rows have {len(found)} classes; for measurements set data.targets = regression")
+    elif rare:
+        lines.append(
+            f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not have them. If they "
+            "are typing errors, correct the rows"
+        )
+    return [*lines, *_alike("classes", found)]
+
+
+def _alike(what: str, names: Sequence[str]) -> list[str]:
+    """Warn if names differ only in spelling."""
+    same = csv_columns.alike(names)
+    return (
+        [
+            f"{what} that differ in capital letters, blanks or the form of characters only: {listed(same)}; write them "
+            "alike if they are one"
+        ]
+        if same
+        else []
+    )
+
+
+def _unpainted(dataset: Dataset) -> list[str]:
+    """Warn if no mask has a class, as when JPEG compression has changed its values."""
+    if dataset.targets != "segmentation":
+        return []
+    counts = np.zeros(len(dataset.classes), np.int64)
+    for _, part in blocks(dataset.y):
+        counts += np.bincount(part.reshape(-1), minlength=len(counts))
+    none = [name for name, n in zip(dataset.classes, counts, strict=True) if not n]
+    return (
+        [f"no pixel of any mask is of class {listed(none)}; do masks hold 0, 1, 2, ... and were not saved as JPEG?"]
+        if none
+        else []
+    )
+
+
+def _flags(dataset: Dataset) -> list[str]:
+    """Warn if one of several flags is constant."""
+    if dataset.targets != "multilabel":
+        return []
+    names = dataset.labels or tuple(f"label {k}" for k in range(dataset.n_outputs))
+    same = [name for name, column in zip(names, dataset.y.T, strict=True) if column.min() == column.max()]
+    return [f"flags that are the same in all rows: {listed(same)}; there is nothing to learn for them"] if same else []
+
+
+def _identifiers(dataset: Dataset) -> list[str]:
+    """Warn if a column could identify rows."""
+    if dataset.kind != "table" or len(dataset) < MANY or len(dataset.columns) != dataset.x.shape[1]:
+        return []
+    alone = [repr(name) for k, name in enumerate(dataset.columns) if _numbered(dataset.x[:, k])]
+    if not alone:
+        return []
+    if len(alone) == 1:
+        what, they = f"column {alone[0]} has", "it is an identifier, leave it"
+    else:
+        what, they = f"columns {listed(alone)} have", "they are identifiers, leave them"
+    return [f"{what} a different whole number in every row: if {they} out with data.drop_columns"]
+
+
+def _numbered(column: NDArray[np.generic]) -> bool:
+    """Return whether all numbers are distinct integers; the first rows rule out most columns."""
+    return all(
+        bool(np.isfinite(rows).all() and (rows == np.rint(rows)).all()) and len(np.unique(rows)) == len(rows)
+        for rows in (np.asarray(column[:MANY], np.float64), np.asarray(column, np.float64))
+    )
+
+
+def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
+    without = [name for name, client in zip(names, partition.clients, strict=True) if not len(client.test)]
+    if not without:
+        return []
+    if len(without) == len(names):
+        return ["no client has test rows, so no test figures; give more rows a client, or test rows of their own"]
+    return [f"{len(without)} of {len(names)} clients have no test rows and are in no mean: {listed(without)}"]
+
 
 Counts = NDArray[np.int64]
 Measure = NDArray[np.float64]

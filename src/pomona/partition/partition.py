@@ -1,4 +1,4 @@
-"""A partition: the rows of each client by split, with a canonical text form and a hash."""
+"""A partition: the rows of each client by split, with a canonical text form, a hash, and checks."""
 
 import hashlib
 import json
@@ -17,6 +17,8 @@ from pomona.core.bounds import Place
 from pomona.core.errors import DataError
 from pomona.core.samples import SPLITS
 from pomona.core.settings import Settings
+from pomona.data.dataset import Dataset
+from pomona.data.problem_report import listed
 
 FORMAT = "pomona-partition-1"
 MOST_BYTES = 2**30  # of a saved partition: some hundred million rows
@@ -109,3 +111,48 @@ class _Saved(Settings):
     turns: list[Whole]
     targets: list[Whole] = Field(default=[])
     clients: list[_Rows]
+
+
+ANEW = "make the partition anew"
+
+
+def _take(rows: Rows, taken: NDArray[np.bool_], where: str, name: str) -> None:
+    """Mark rows as taken. Raises DataError unless they ascend, are among those of the data, and free."""
+    if np.any(np.diff(rows) <= 0):
+        raise DataError(f"{where}: row numbers do not ascend; {ANEW}")
+    if len(rows) and (rows[0] < 0 or rows[-1] >= len(taken)):
+        outside = rows[0] if rows[0] < 0 else rows[-1]
+        raise DataError(f"{where}: row {outside} is not among the {len(taken)} rows of {name}; {ANEW}")
+    if taken[rows].any():
+        raise DataError(f"{where}: row {rows[taken[rows]][0]} is held twice; {ANEW}")
+    taken[rows] = True
+
+
+def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANEW) -> None:
+    """Raise DataError unless the partition fits this data set.
+
+    Row numbers must be within the data and ascending, and occur only once; every client must have training rows; groups
+    and turns, if any, must have one number per client, and targets must name each client once.
+
+    Args:
+        partition: the partition to check.
+        dataset: its data set.
+        source: its origin, for the start of the message.
+        remedy: for clients without training rows.
+    """
+    idle = [str(i) for i, client in enumerate(partition.clients) if not len(client.train)]
+    if idle:
+        who = f"client {idle[0]} has" if len(idle) == 1 else f"clients {listed(idle)} have"
+        raise DataError(f"{source}: {who} no training rows; {remedy}")
+    taken = np.zeros(len(dataset), dtype=bool)
+    for i, client in enumerate(partition.clients):
+        for part in SPLITS:
+            _take(getattr(client, part), taken, f"{source}: client {i}, {part}", dataset.name)
+    for what, values in (("groups", partition.groups), ("turns", partition.turns)):
+        if len(values) not in (0, len(partition.clients)):
+            raise DataError(f"{source}: {what} has {len(values)} entries for {len(partition.clients)} clients; {ANEW}")
+    if partition.targets and sorted(partition.targets) != list(range(len(partition.clients))):
+        raise DataError(f"{source}: targets must name each client once; {ANEW}")
+    if not set(partition.turns) <= set(range(4)):
+        got = sorted(set(partition.turns))
+        raise DataError(f"{source}: turns must be 0, 1, 2 or 3 quarter turns, got {got}; {ANEW}")

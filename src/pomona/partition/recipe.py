@@ -1,15 +1,21 @@
-"""The interface of partition recipes: their input and the tables they return."""
+"""The interface of partition recipes, and the split into training, validation and test rows.
+
+Rows of one group are never on both sides; if rows have times, the latest are held out.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
+from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
-from pomona.partition.allocate import Labels, Shares
+from pomona.data.settings import DataSettings
+from pomona.partition.allocate import Labels, Shares, sample
 from pomona.partition.partition import Rows
 
 
@@ -90,3 +96,106 @@ class Recipe(Settings):
         description="split the clients into this many consecutive groups whose images stand turned by 0, 1, 2, 3 "
         "quarter turns (a scanner that stands differently); 0 = none",
     )
+
+
+TRAIN, VALIDATION, TEST = 0, 1, 2  # as in Owners.role
+
+
+def open_task(dataset: Dataset, data: DataSettings, by_owner: bool, clients: int, seed: int) -> PartitionTask:
+    """Split the data set into training and test rows, and keep a stratified sample of each within the limits.
+
+    The default is the official split. All rows are split anew if the settings say so or the source has no training
+    rows; training rows are split if there are no test rows. With ``by_owner`` each owner's rows are split separately,
+    and rows that the data set assigns to validation stay there; otherwise the whole data set is split at once.
+
+    Raises:
+        ConfigError: ``by_owner`` for data without owners.
+        DataError: the data set itself has rows of one group on both sides.
+    """
+    labels, times = class_numbers(dataset), dataset.times
+    block = np.zeros(len(dataset), dtype=np.int64)
+    role = np.where(np.arange(len(dataset)) < dataset.n_train, TRAIN, TEST)
+    if by_owner:
+        if dataset.owners is None:
+            raise ConfigError(f"{dataset.name} names no owners of its rows; choose another partition")
+        block, role = dataset.owners.client, dataset.owners.role.astype(np.int64)
+    if data.split == "pooled" or not np.any(role == TRAIN):
+        role = np.full(len(dataset), TRAIN)
+    groups = dataset.groups and dataset.groups.within(dataset.owners.client if by_owner and dataset.owners else None)
+    for b in np.setdiff1d(block, block[role == TEST]):
+        free = np.flatnonzero((block == b) & (role == TRAIN))
+        role[hold_out(free, labels, data.test_share, stream(seed, "partition.split", b), groups, times)] = TEST
+    _require_whole(dataset, groups, role)
+    strata = block * (int(labels.max(initial=0)) + 1) + labels
+    return PartitionTask(
+        dataset=dataset,
+        clients=clients,
+        seed=seed,
+        labels=labels,
+        train=_limited(np.flatnonzero(role != TEST), strata, data.train_limit, stream(seed, "partition.limit.train")),
+        test=_limited(np.flatnonzero(role == TEST), strata, data.test_limit, stream(seed, "partition.limit.test")),
+        validation=np.flatnonzero(role == VALIDATION),
+        groups=groups,
+    )
+
+
+def _require_whole(dataset: Dataset, groups: NDArray[np.int64] | None, role: NDArray[np.int64]) -> None:
+    """Raise DataError if rows of one group are on both sides of a split."""
+    if groups is None or not len(groups):
+        return
+    seen = np.zeros((3, int(groups.max()) + 1), bool)
+    seen[role, groups] = True
+    torn = np.flatnonzero(seen.sum(axis=0) > 1)
+    if len(torn):
+        assert dataset.groups
+        raise DataError(
+            f"{dataset.name}: {len(torn)} of {len(np.unique(groups))} groups of {dataset.groups.column} have rows in "
+            f"several of training, validation and test, first those of row {int((groups == torn[0]).argmax())}; keep "
+            "each together, or set data.split = pooled"
+        )
+
+
+def _limited(rows: Rows, strata: Labels, limit: int | None, rng: np.random.Generator) -> Rows:
+    return rows if limit is None or limit >= len(rows) else rows[sample(strata[rows], limit, rng)]
+
+
+def hold_out(
+    rows: Rows,
+    labels: Labels,
+    share: float,
+    rng: np.random.Generator,
+    groups: NDArray[np.int64] | None = None,
+    times: NDArray[np.float64] | None = None,
+) -> Rows:
+    """Choose rows to hold out, stratified by class; or the latest, if rows have times.
+
+    Args:
+        rows: ascending row numbers to choose from.
+        labels: (N,) the class of every row of the data set.
+        share: share of the rows, rounded to whole rows. At least one row is left; unless the share is 0, at least one
+            is chosen if there are two.
+        rng: the random stream.
+        groups: (N,) the group of every row of the data set. If given, whole groups are chosen: the share is one of
+            groups, and a group's class is that of most of its rows, as in scikit-learn's GroupShuffleSplit.
+        times: (N,) each row's time of measurement. If given, the latest rows are chosen, or groups by their latest row.
+
+    Returns:
+        The chosen rows, ascending.
+    """
+    units, place = (np.arange(len(rows)),) * 2 if groups is None else np.unique(groups[rows], return_inverse=True)
+    size = min(max(round(share * len(units)), int(share > 0)), max(len(units) - 1, 0))
+    if times is not None:
+        latest = np.full(len(units), -np.inf)
+        np.maximum.at(latest, place, times[rows])
+        chosen = np.argsort(latest, kind="stable")[len(units) - size :]
+    else:
+        chosen = sample(labels[rows] if groups is None else majority(place, labels[rows], len(units)), size, rng)
+    return rows[np.isin(place, chosen)]
+
+
+def majority(place: NDArray[np.int64], labels: Labels, units: int) -> Labels:
+    """Return (units,) the most frequent class of each unit's rows (n,); ties go to the lowest class."""
+    counts = np.zeros((units, int(labels.max(initial=0)) + 1), np.int64)
+    np.add.at(counts, (place, labels), 1)
+    most: Labels = counts.argmax(axis=1)
+    return most

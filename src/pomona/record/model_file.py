@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, StorageError
 from pomona.models import MODELS, build, outline
-from pomona.models.activations import require_small
+from pomona.models.layers import require_small
 from pomona.models.packages import package
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import frozen

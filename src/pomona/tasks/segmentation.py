@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics import surfaces
 from pomona.metrics.nan_safe import Array
-from pomona.metrics.overlap import evaluate_overlap, mean_dice, mean_iou
+from pomona.metrics.overlap import evaluate_overlap, mean_dice, mean_iou, surface_distances, surfaces_measurable
 from pomona.tasks.task import Shape, Task
 
 if TYPE_CHECKING:
@@ -49,10 +48,10 @@ def examined(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
     import torch
 
     counted, true = counts(outputs, targets)
-    if not surfaces.available():
+    if not surfaces_measurable():
         return counted, true
     claimed, numbers = (values.cpu().numpy() for values in (outputs.argmax(1), targets))
-    distances = torch.from_numpy(surfaces.surface_distances(claimed, numbers, outputs.shape[1], TOLERANCE))
+    distances = torch.from_numpy(surface_distances(claimed, numbers, outputs.shape[1], TOLERANCE))
     return torch.cat([counted, distances.to(counted)], 1), true
 
 
