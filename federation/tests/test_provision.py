@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from agreement_file import agreement
 from pomona.cli import main
 from pomona.core.errors import ConfigError, StorageError
+from pomona.data.settings import TextColumns
 from pomona.methods import METHODS
 from pomona_federation import flower_bundle
 from pomona_federation.agreement import Federation
@@ -159,7 +160,7 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     data = SiloFile.load(home / "silo.toml").data
     assert (data.targets, data.classes) == (task.get("targets", "classes"), tuple(task.get("classes", ())))
     assert data.clients[0].train.suffix == ".csv"
-    assert bool(data.text_columns) == (task["kind"] == "text")
+    assert isinstance(data, TextColumns) == (task["kind"] == "text")
     assert (data.label_column, data.label_columns) == (("label", ()) if task.get("classes") else (None, ("target-1",)))
     (home / "silo.toml").write_text((home / "silo.toml").read_text().replace("# accept", "accept"))
     assert SiloFile.load(home / "silo.toml").accept_epsilon == 3.0
