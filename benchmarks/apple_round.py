@@ -22,7 +22,7 @@ SETTINGS: Tree = {
     "batch_size": 256,
     "momentum": 0.9,
     "model": {"name": "lenet"},
-    "data": {"name": "noise"},
+    "data": {"name": "rounds:noise"},
 }
 
 

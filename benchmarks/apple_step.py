@@ -35,7 +35,7 @@ SETTINGS: Tree = {
     "lr": 0.01,
     "model": {"name": "lenet"},
     "method": {"name": "apple", "dr_lr": 0.001, "mu": 0.01},
-    "data": {"name": "noise", "validation_share": 0.0},
+    "data": {"name": "rounds:noise", "validation_share": 0.0},
     "partition": {"name": "iid"},
 }
 

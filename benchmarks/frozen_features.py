@@ -22,7 +22,7 @@ SETTINGS: Tree = {
     "clients": 6,
     "batch_size": 32,
     "model": {"name": "resnet18"},
-    "data": {"name": "noise", "test_share": 0.1, "validation_share": 0.0},
+    "data": {"name": "rounds:noise", "test_share": 0.1, "validation_share": 0.0},
 }
 METHODS = ("fedavg", "apple")
 WAYS: dict[str, Tree] = {

@@ -28,7 +28,7 @@ TEST = 0.2
 SETTINGS: Tree = {
     "lr": 0.01,
     "batch_size": 32,
-    "data": {"name": "noise", "test_share": TEST, "validation_share": 0.0},
+    "data": {"name": "rounds:noise", "test_share": TEST, "validation_share": 0.0},
     "partition": {"name": "iid"},
 }
 METHODS: dict[str, Tree] = {"fedavg": {"name": "fedavg"}, "apple": {"name": "apple", "budget": 5}}

@@ -21,7 +21,7 @@ from timing import Table, chosen, measured, publish
 
 FIRST = "fedavg"
 TOGETHER = ", one call"  # all clients train as rows of one call
-DATA: Tree = {"lr": 0.01, "data": {"name": "noise", "test_share": 0.2, "validation_share": 0.15}}
+DATA: Tree = {"lr": 0.01, "data": {"name": "rounds:noise", "test_share": 0.2, "validation_share": 0.15}}
 KEPT = 0.8 * 0.85  # of a client's images, for training
 FILLED = 0.97  # of the batches, so that no client has a sample over: that would be a step more
 

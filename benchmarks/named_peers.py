@@ -128,7 +128,7 @@ def prepare(folder: Path, images: int | None, seed: int) -> task.Task:
     data: Tree = {"name": "mnist", "train_limit": train, "test_limit": images and images - train}
     # What is usual for the smallest client is out of reach in a few rows of MNIST; a batch will do.
     small: Tree = {"partition": {"min_size": min(10, images // 80)}} if real and images else {}
-    config = resolve(SETTINGS, {"data": data if real else {"name": "noise"}, "seed": seed}, small)
+    config = resolve(SETTINGS, {"data": data if real else {"name": "rounds:noise"}, "seed": seed}, small)
     dataset = read(config.data) if real else noise(images or 70_000)
     return written(folder, scenario_of(config, dataset))
 

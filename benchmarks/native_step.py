@@ -36,7 +36,7 @@ from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SETTINGS: Tree = {"lr": 0.01, "clients": 1, "data": {"name": "noise", "validation_share": 0.0}}
+SETTINGS: Tree = {"lr": 0.01, "clients": 1, "data": {"name": "rounds:noise", "validation_share": 0.0}}
 EVALUATED = 512
 
 

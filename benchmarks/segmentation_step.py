@@ -46,7 +46,7 @@ SETTINGS: Tree = {
     "rounds": 1,
     "lr": LR,
     "momentum": MOMENTUM,
-    "data": {"name": "noise", "targets": "segmentation", "test_share": 0.5, "validation_share": 0.0},
+    "data": {"name": "rounds:noise", "targets": "segmentation", "test_share": 0.5, "validation_share": 0.0},
 }
 
 

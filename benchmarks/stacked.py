@@ -24,7 +24,7 @@ from timing import Table, Times, Work, chosen, publish, seconds
 SETTINGS: Tree = {
     "lr": 0.01,
     "batch_size": 10,
-    "data": {"name": "noise"},
+    "data": {"name": "rounds:noise"},
     "partition": {"name": "dirichlet", "beta": 1.0},
 }
 

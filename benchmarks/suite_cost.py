@@ -41,7 +41,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
     images = size.images * (TRAIN + TEST) // TRAIN
-    small = {"local_epochs": 1, "data": {"name": "noise", "test_share": TEST / (TRAIN + TEST)}}
+    small = {"local_epochs": 1, "data": {"name": "rounds:noise", "test_share": TEST / (TRAIN + TEST)}}
     suite = read_suite(SUITE)
     whole = suite.config("full", "mnist-pathological", "separate", {}, 0)
     settings = merged(merged(small, size.settings), read_overrides(words))

@@ -20,7 +20,7 @@ from timing import Table, chosen, measured, publish
 SETTINGS: Tree = {
     "lr": 0.01,
     "batch_size": 10,
-    "data": {"name": "noise", "test_share": 0.25, "validation_share": 0.0},
+    "data": {"name": "rounds:noise", "test_share": 0.25, "validation_share": 0.0},
     "partition": {"name": "iid"},
 }
 FULL = ({"clients": 4, "model": "cnn", "method": {"name": "fedala", "stage_epochs": 20}}, 230, 5)

@@ -22,7 +22,7 @@ SETTINGS: Tree = {
     "clients": 20,
     "batch_size": 10,
     "model": {"name": "cnn"},
-    "data": {"name": "noise", "test_share": 0.25, "validation_share": 0.0},
+    "data": {"name": "rounds:noise", "test_share": 0.25, "validation_share": 0.0},
     "partition": {"name": "dirichlet", "beta": 0.1},
 }
 METHODS = ("fedavg", "apple")

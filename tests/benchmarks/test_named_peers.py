@@ -34,7 +34,7 @@ def load(monkeypatch):
 def test_the_task_is_what_the_round_of_fedavg_trains_on(load, tmp_path):
     made = load("named_peers").prepare(tmp_path, IMAGES, 0)
     fedavg, rounds, reference = (load(name) for name in ("fedavg_round", "rounds", "reference"))
-    config = resolve(fedavg.SETTINGS, {"data": {"name": "noise"}})
+    config = resolve(fedavg.SETTINGS, {"data": {"name": "rounds:noise"}})
     scenario = rounds.scenario_of(config, rounds.noise(IMAGES))
     clients = fedavg.clients(scenario, lambda: reference.Cnn(32, 64, 512))
     assert len(clients) == made.settings["clients"]
@@ -52,7 +52,7 @@ def test_the_networks_of_all_begin_as_pomonas_does(load, tmp_path):
     """The plain network with the task's weights computes what Pomona's does with the run's initial row."""
     made = load("named_peers").prepare(tmp_path, IMAGES, 0)
     rounds, fedavg = load("rounds"), load("fedavg_round")
-    scenario = rounds.scenario_of(resolve(fedavg.SETTINGS, {"data": {"name": "noise"}}), rounds.noise(IMAGES))
+    scenario = rounds.scenario_of(resolve(fedavg.SETTINGS, {"data": {"name": "rounds:noise"}}), rounds.noise(IMAGES))
     network = made.start(load("peers.task").Cnn())
     assert sum(p.numel() for p in network.parameters()) == 582_026
     x, _ = made.part("test", 3)
@@ -74,7 +74,7 @@ def test_pomonas_program_is_pomona_run(load, tmp_path, monkeypatch, method):
     found = rounds_of_the_program(load, tmp_path, method)
     monkeypatch.syspath_prepend(str(FOLDER / "peers"))
     settings, rounds = load("pomona_rounds").method(method), load("rounds")
-    changes = {"data": {"name": "noise"}, "method": settings, "rounds": 2}
+    changes = {"data": {"name": "rounds:noise"}, "method": settings, "rounds": 2}
     config = resolve(load("fedavg_round").SETTINGS, changes)
     result = simulate(rounds.scenario_of(config, rounds.noise(IMAGES)))
     judged = (*config.method.method().card.headline, "test")

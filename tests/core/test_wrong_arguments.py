@@ -36,5 +36,5 @@ def test_json_of_methods_holds_records_not_their_text_in_python(capsys):
     told = capsys.readouterr().out
     card = json.loads(told)["apple"]
     assert card["presentation"]["title"] == "APPLE"
-    assert all(isinstance(each, dict) for each in card["gradients"])
+    assert all(isinstance(each, dict) for each in card["privacy"]["gradients"])
     assert "(title=" not in told

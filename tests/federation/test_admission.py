@@ -283,7 +283,7 @@ MALFORMED = {
     "metadata of numbers": (built(table(__metadata__={"a": 1}), DATA), "metadata"),
     "metadata list": (built(table(__metadata__=[]), DATA), "metadata"),
     "NaN": (built(b'{"a":NaN}'), "holds NaN"),
-    "list": (built([]), "no JSON object"),
+    "list": (built([]), "not a JSON object"),
     "no JSON": (built(b"PK\3\4"), "cannot be read"),
     "no UTF-8": (built(b'{"\xff":1}'), "cannot be read"),
     "UTF-16": (built("{}".encode("utf-16")), "cannot be read"),

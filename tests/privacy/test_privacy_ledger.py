@@ -175,7 +175,7 @@ def test_key_and_ledger_belong_together(tmp_path):
         KeyStore.open(tmp_path, 0, secret)
     (home / "key").chmod(0o600)
     (home / "key").write_text("abc")
-    with pytest.raises(PrivacyError, match="no key"):
+    with pytest.raises(PrivacyError, match="not a key"):
         KeyStore.open(tmp_path, 0, secret)
 
 

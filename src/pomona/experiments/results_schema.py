@@ -132,6 +132,10 @@ class _Row(Kind):
     presentation: _Shown = _Shown()
 
 
+class _Scenario(Kind):
+    title: Line
+
+
 class SavedResults(Kind):
     """``results.json``."""
 
@@ -142,7 +146,7 @@ class SavedResults(Kind):
     size: Line
     seeds: list[Count]
     tuning: _Tuning
-    scenarios: dict[Line, Words]
+    scenarios: dict[Line, _Scenario]
     methods: dict[Line, _Row]
     versions: list[Words]
     results: list[_Result]

@@ -116,7 +116,7 @@ class APPLE(base.MethodSettings):
                 card,
                 exchange=replace(card.exchange, tells={"request": f"whose cores it wants next, at most {self.budget}"}),
             )
-        return base.Method(server(self), client(self), replace(card, needs=base.Needs(total_rounds=weighed)))
+        return base.Method(server(self), client(self), replace(card, needs=replace(card.needs, total_rounds=weighed)))
 
 
 def schedule(settings: APPLE, round_: base.Round) -> float:

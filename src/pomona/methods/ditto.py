@@ -44,7 +44,7 @@ class Ditto(base.MethodSettings):
         """Return the method: both halves and its card."""
         card = replace(
             CARD,
-            privacy=base.PrivacyCost(gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs))),
+            privacy=replace(CARD.privacy, gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs))),
         )
         return base.Method(fedavg.server(), client(self), card, self.caution)
 

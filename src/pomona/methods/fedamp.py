@@ -94,7 +94,7 @@ class FedAMP(base.MethodSettings):
         def messages(W: Tensor, round_: base.Round) -> Tensor:
             return self.factor * step(self, round_, len(W)) * slope(self, distances(W))
 
-        card = replace(CARD, needs=base.Needs(total_rounds=self.alpha_schedule == "sqrt"))
+        card = replace(CARD, needs=replace(CARD.needs, total_rounds=self.alpha_schedule == "sqrt"))
         return base.Method(server(messages, self.alpha_schedule), client(self), card, partial(caution, self))
 
 

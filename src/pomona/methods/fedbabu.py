@@ -46,7 +46,7 @@ class FedBABU(base.MethodSettings):
         body = partly_shared.server(lambda row: (head(row.layers, self.shared),))
         server = replace(body, global_model=True)  # the head is also shared
         return base.Method(
-            server, client(self), replace(CARD, privacy=base.PrivacyCost(gradients=(base.Gradients(), tuning)))
+            server, client(self), replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(), tuning)))
         )
 
 

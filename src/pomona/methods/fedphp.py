@@ -46,11 +46,11 @@ class FedPHP(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        card = replace(CARD, needs=base.Needs(total_rounds=self.mu > 0))
+        card = replace(CARD, needs=replace(CARD.needs, total_rounds=self.mu > 0))
         if self.transfer_weight:
             taught = replace(base.RELEASES["output-criterion"], remedy="set method.transfer_weight=0")
             card = replace(
-                card, privacy=base.PrivacyCost(gradients=(base.Gradients(noised=False),), releases=(taught,))
+                card, privacy=replace(card.privacy, gradients=(base.Gradients(noised=False),), releases=(taught,))
             )
         return base.Method(fedavg.server(), client(self), card)
 

@@ -40,7 +40,7 @@ class FedRep(base.MethodSettings):
         head_only = base.Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
         server = partly_shared.server(lambda row: (head(row.layers, self.shared),))
         return base.Method(
-            server, client(self), replace(CARD, privacy=base.PrivacyCost(gradients=(base.Gradients(), head_only)))
+            server, client(self), replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(), head_only)))
         )
 
 

@@ -61,8 +61,8 @@ class FedRoD(base.MethodSettings):
             release = replace(base.RELEASES["output-criterion"], remedy="set method.gamma=0")
             card = replace(
                 card,
-                privacy=base.PrivacyCost(
-                    gradients=(base.Gradients(noised=False), base.Gradients()), releases=(release,)
+                privacy=replace(
+                    card.privacy, gradients=(base.Gradients(noised=False), base.Gradients()), releases=(release,)
                 ),
             )
         return base.Method(fedavg.server(), client(self), card)

@@ -43,7 +43,9 @@ class MOON(base.MethodSettings):
         card = CARD
         if self.mu:
             seen = replace(base.RELEASES["output-criterion"], remedy="set method.mu=0")
-            card = replace(card, privacy=base.PrivacyCost(gradients=(base.Gradients(noised=False),), releases=(seen,)))
+            card = replace(
+                card, privacy=replace(card.privacy, gradients=(base.Gradients(noised=False),), releases=(seen,))
+            )
         return base.Method(fedavg.server(), client(self), card)
 
 

@@ -61,7 +61,7 @@ class PerFedAvg(base.MethodSettings):
         curvature = (base.Gradients(per_batch=2, purpose="curvature"),) if self.order == "hf" else ()
         refused = f"{SECOND_ORDER}; set method.order to first or hf" if self.order == "exact" else None
         card = replace(
-            CARD, privacy=base.PrivacyCost(gradients=(*CARD.privacy.gradients, *curvature), not_private=refused)
+            CARD, privacy=replace(CARD.privacy, gradients=(*CARD.privacy.gradients, *curvature), not_private=refused)
         )
         return base.Method(fedavg.server(), client(self), card)
 

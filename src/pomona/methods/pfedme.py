@@ -49,7 +49,7 @@ class PFedMe(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        card = replace(CARD, privacy=base.PrivacyCost(gradients=(base.Gradients(per_batch=self.inner_steps),)))
+        card = replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(per_batch=self.inner_steps),)))
         return base.Method(server(self.beta), client(self), card, self.caution)
 
     def caution(self, round_: base.Round, _members: int) -> str | None:
