@@ -14,6 +14,7 @@ from pomona.cli import main
 from pomona.core.errors import StorageError
 from pomona.data import Dataset
 from pomona.record import events
+from pomona.record.rows import Evaluation, RoundRow
 from problems import tiny
 
 
@@ -241,7 +242,9 @@ def test_any_value_in_any_place_is_read_or_named(made, data):
     if isinstance(inner, dict) and inner and data.draw(st.booleans()):
         value = {**inner, data.draw(st.sampled_from(sorted(inner))): value}
     with suppress(ValueError):
-        assert isinstance(events.read(json.dumps({**event, key: value})), dict)
+        kind, content = events.read(json.dumps({**event, key: value}))
+        assert isinstance(kind, str)
+        assert isinstance(content, (RoundRow, Evaluation, dict))
 
 
 def test_a_run_that_does_not_exist_is_one_line(tmp_path):
