@@ -71,7 +71,9 @@ def main(size: Size, words: list[str]) -> list[Table]:
     over = read_overrides(words)
     precisions = [over.pop("precision")] if "precision" in over else ["fp32", "bf16"]
     engines = [over.pop("engine")] if "engine" in over else ["torch", "native"] if release() else ["torch"]
-    data = {"name": "mnist", "train_limit": size.images, "test_limit": size.images} if real else {"name": "rounds:noise"}
+    data = (
+        {"name": "mnist", "train_limit": size.images, "test_limit": size.images} if real else {"name": "rounds:noise"}
+    )
     common: Tree = {"data": data, "partition": {"beta": size.beta}}
     configs = {
         f"{p}, {e}": resolve(SETTINGS, common, {"precision": p, "engine": e}, over) for p in precisions for e in engines

@@ -28,7 +28,13 @@ from timing import Table, chosen, publish
 EVERY = 0.2  # seconds between two looks; a look at gigabytes takes a good part of that
 RUN = "--run"
 READY = "ready"
-SETTINGS = ["batch_size=10", "data.name=rounds:noise", "data.test_share=0.25", "data.validation_share=0.0", "partition=iid"]
+SETTINGS = [
+    "batch_size=10",
+    "data.name=rounds:noise",
+    "data.test_share=0.25",
+    "data.validation_share=0.0",
+    "partition=iid",
+]
 APPLE = ["method=apple", "model=cnn", "rounds=2"]
 RESNET = ["model=resnet18", "rounds=1", "clients=20"]
 WIDE = ["model=mlp", "model.hidden=[2048]", "clients=40", "rounds=2", "eval_every=2", "workers=2"]  # 1,628,170 numbers

@@ -20,7 +20,15 @@ from timing import Table, chosen, publish
 
 CASE = "--case"
 GIGABYTE = 1e9
-SETTINGS = ["method=fedavg", "clients=1", "batch_size=1", "lr=0.01", "partition=iid", "data.name=rounds:noise", "workers=1"]
+SETTINGS = [
+    "method=fedavg",
+    "clients=1",
+    "batch_size=1",
+    "lr=0.01",
+    "partition=iid",
+    "data.name=rounds:noise",
+    "workers=1",
+]
 
 
 @dataclass(frozen=True)
