@@ -24,8 +24,9 @@ from pomona_federation.audit import read
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256
-from pomona_federation.server.rounds import flower_transport
+from pomona_federation.server.rounds import flower_transport, server_app
 from pomona_federation.server.rounds.server_app import ServerStatusFile
+from pomona_federation.silo.administration import silo_report
 from pomona_federation.silo.tasks import client_app
 from representatives import drawn
 
@@ -86,13 +87,13 @@ def signed_again(silo, task, uplink):
         return {}
 
 
-def mistaken(patch, change):
-    """Make silo-1 answer round 2 with another uplink, which it signs."""
+def mistaken(patch, change, rounds=(2,)):
+    """Make silo-1 answer round 2, or others, with another uplink, which it signs."""
     answer = client_app.ClientApp.answer
 
     def answers(self, task, enclosed):
         body, uplink = answer(self, task, enclosed)
-        if task.trains and task.number == 2 and self.silo.file.name == "silo-1":
+        if task.trains and task.number in rounds and self.silo.file.name == "silo-1":
             uplink = change(uplink)
             body = body.model_copy(update={"uplink": sha256(uplink), "rows": signed_again(self, task, uplink)})
         return body, uplink
@@ -478,3 +479,32 @@ def test_a_silo_that_diverged_in_the_last_round_is_told_of_with_its_fault(world)
     assert told == {"silo-0": ("present", ""), "silo-1": ("rejected", why), "silo-2": ("present", "")}
     log = (federation.server / "run" / "logs" / "server.log").read_text()
     assert [line for line in log.splitlines() if f"silo-1 was not used: {why}" in line and " WARNING " in line]
+
+
+def test_a_silos_card_and_report_are_of_the_model_of_its_last_round_that_counted(world):
+    """Its uplink of round 2, the last, is refused; what the closing visit evaluates is round 1's model."""
+    federation = world.federation(run={"rounds": 2}, quorum=2)
+    with world.patch.context() as patch:
+        mistaken(patch, UPLINKS["F23 NaN"][0])
+        federation.run()
+    for silo, number in (("silo-0", 2), ("silo-1", 1)):
+        folder = federation.kits / silo
+        assert f"after round {number}." in (folder / "state/models/personal.card.md").read_text()
+        assert silo_report.report(folder)[0].own["round"] == number
+
+
+def test_a_silo_that_is_asked_no_more_stays_refused_with_the_reason(world):
+    """Three of its uplinks are refused in a row; in rounds 4 and 5 it is not asked to train."""
+    federation = world.federation(run={"rounds": 5}, quorum=2)
+    with world.patch.context() as patch:
+        mistaken(patch, UPLINKS["F23 NaN"][0], range(1, 6))
+        federation.run()
+    told = {silo["silo"]: (silo["state"], silo["why"]) for silo in status.server(federation.server)["silos"]}
+    assert told == {
+        "silo-0": ("present", ""),
+        "silo-1": ("rejected", server_app.QUARANTINED),
+        "silo-2": ("present", ""),
+    }
+    log = (federation.server / "run" / "logs" / "server.log").read_text()
+    assert log.count("silo-1, round 3: refused too often in a row; asked no more") == 1
+    assert [number for number in range(1, 6) if f"silo-1, round {number}: tensor" in log] == [1, 2, 3]

@@ -389,7 +389,8 @@ def command(*words):
 def visit(number, accuracy, info=None, split="test"):
     figures = {"samples": 40, "loss": 0.5, "accuracy": accuracy, "value": accuracy}
     score = {"model": "personal", "when": "trained", "split": split, **figures}
-    return {"round": number, "scores": [score], "info": info or {}, "loss": 0.1, "bytes_down": 5, "bytes_up": 7}
+    place = {"round": number, "trained": True, "settled": number - 1}
+    return {**place, "scores": [score], "info": info or {}, "loss": 0.1, "bytes_down": 5, "bytes_up": 7}
 
 
 def visited(folder, *lines):
@@ -404,7 +405,7 @@ def test_the_report_names_who_helped_and_what_training_alone_reaches(tmp_path, c
         folder,
         visit(1, 0.5),
         visit(2, 0.75, {"dr": [0.25, 0.75, 0.0, 0.5], "alpha": 0.5}),
-        visit(2, 0.99, split="validation"),
+        visit(3, 0.99, split="validation"),
     )
     assert command("silo", "report", "--folder", str(folder), "--json") == 0
     said = json.loads(capsys.readouterr().out)

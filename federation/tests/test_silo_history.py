@@ -8,7 +8,10 @@ import pytest
 from pomona_federation.silo import history
 
 SCORE = {"model": "personal", "when": "trained", "split": "test", "samples": 4, "loss": 0.5, "accuracy": 0.5}
-LINE = {"round": 1, "scores": [SCORE], "info": {"dr": [0.5, 0.5]}, "names": {"0": "a"}, "bytes_down": 3, "bytes_up": 4}
+LINE = {
+    "round": 1, "trained": True, "settled": 0, "scores": [SCORE], "info": {"dr": [0.5, 0.5]}, "names": {"0": "a"},
+    "bytes_down": 3, "bytes_up": 4,
+}  # fmt: skip
 
 
 def test_a_torn_line_is_ended_and_left_out(tmp_path):
@@ -20,6 +23,20 @@ def test_a_torn_line_is_ended_and_left_out(tmp_path):
         history.append(tmp_path, {**LINE, "round": 3})
         visits, torn = history.read(tmp_path)
         assert ([v.round for v in visits], torn) == ([1, 3], 1)
+
+
+def test_scores_of_a_model_that_the_federation_has_not_used_do_not_count(tmp_path):
+    """The uplinks of rounds 2 and 3 are refused, round 3 is tried twice; that of round 4 has not been judged yet."""
+    received = {**SCORE, "when": "received"}
+    visits = [(1, True, 0), (2, True, 1), (3, True, 1), (3, True, 1), (4, False, 1), (4, True, 1)]
+    for number, trained, settled in visits:
+        line = {"round": number, "trained": trained, "settled": settled, "scores": [SCORE, received]}
+        history.append(tmp_path, {**LINE, **line})
+    seen, _ = history.read(tmp_path)
+    found = [(visit.round, [score.when for score in visit.scores]) for visit in history.counted(seen)]
+    both, one = ["trained", "received"], ["received"]
+    assert found == [(1, both), (2, one), (3, one), (3, one), (4, both), (4, both)]
+    assert history.counted([]) == []
 
 
 def test_a_line_whose_end_alone_is_missing_is_whole(tmp_path):

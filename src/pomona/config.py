@@ -197,7 +197,7 @@ class Config(Settings):
     @classmethod
     def _known(cls, name: str | None) -> str | None:
         if name is not None and name not in METRICS and not is_own(name):
-            raise ValueError(near(name, METRICS))
+            raise ValueError(f"{near(name, METRICS)}; your own: module:function")
         return name
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from pomona.core.rng import stream
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results import headline, table
+from pomona.results.figures import clients
 from pomona.results.figures.series import blocks, order, recorded
 from pomona.results.run_numbers import comparable, leader, runs, views
 from pomona.results.summary_table import distinct
@@ -209,3 +210,12 @@ def test_unequal_scenarios_are_not_comparable() -> None:
     assert not comparable(runs(degenerate()["unequal scenarios"]()))
     other = replace(regression(), about={**regression().about, "metric": "loss"})
     assert not comparable(runs([regression(), other]))
+
+
+def test_clients_stand_by_their_gain_where_separate_training_leads() -> None:
+    """Errors are better when smaller; the gains are -0.4, 0.3 and -0.2, and the largest is on top."""
+    alone, other = regression("separate", (0.5, 0.5, 0.3)), regression("apple", (0.9, 0.2, 0.5))
+    drawn = clients.values(runs([alone, other]))
+    assert leader(runs([alone, other])).label == "Separate"
+    assert "Sorted by gain with APPLE" in drawn.caption
+    assert [tick.get_text() for tick in drawn.figure.axes[0].get_yticklabels()] == ["clinic 1", "clinic 3", "clinic 2"]

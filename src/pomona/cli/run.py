@@ -175,7 +175,10 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
     if figures and figures["last"]:
         lines(_means(result, figures), _tails(result, figures["clients"]))
     elif figures:
-        lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")
+        lines(
+            f"test {result.metric.heading}: undefined for every client; test loss, model {s['headline']}, mean over "
+            f"clients: {figures['loss']:.4g} in the last round"
+        )
     if s.get("stopped"):
         lines(s["stopped"])
     if s.get("diverging"):

@@ -86,7 +86,7 @@ def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> lis
 
 
 def _fault(path: Path) -> str:
-    """Describe in one line why a path cannot be read; None if it can. All paths are reported together."""
+    """Describe in one line why a path cannot be read; empty if it can. All paths are reported together."""
     if path.is_dir():
         return f"{path} is a folder; images of a client come as one .npz with arrays x and y, see the guide to own data"
     try:

@@ -158,7 +158,7 @@ class ClassNames(DataSettings):
     """Names of own data's classes."""
 
     title = "class names"
-    lacking = "has classes or targets with names of its own"
+    lacking = "names its classes or targets itself"
 
     classes: tuple[str, ...] = Field(
         default=(),

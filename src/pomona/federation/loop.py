@@ -221,6 +221,8 @@ class Loop:
         if len(verdict.accepted) < self.quorum:
             why = f"{refused[0]}; lower lr, or look at the data" if refused else "see who is absent, then resume"
             raise QuorumError(f"{self._shortage(verdict, number)}: {why}")
+        for client in sorted(verdict.history.quarantined() - self._history.quarantined()):
+            self.watcher.note(f"{self.called(client)}, round {number}: refused too often in a row; asked no more")
         self._history = verdict.history
         return verdict.accepted, refused
 
@@ -230,7 +232,8 @@ class Loop:
         verdict = admit(arrivals, expected, self._history)
         self.judged(number, verdict)
         for rejection in verdict.rejected:
-            self.watcher.note(rejection.line)
+            who = "" if rejection.line == rejection.reason else f"{self.called(rejection.client)}, round {number}: "
+            self.watcher.note(f"{who}{rejection.reason}")
         if arrivals and all(a.reply.fault for a in arrivals):
             raise DivergedError(f"all clients of round {number} diverged: {verdict.rejected[0].line}")
         return verdict

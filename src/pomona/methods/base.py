@@ -247,7 +247,7 @@ class Card:
     """The method's card, like a model card: all that the rest of the package knows about it.
 
     Attributes:
-        presentation: title, colour, and the names for ``info``; stored in records.
+        presentation: title, and the names for ``info``; stored in records.
         paper: the source, with its equations.
         summary: the method in one line.
         headline: the (model, when) that its paper reports.

@@ -111,7 +111,9 @@ def _array(path: Path, about: ModelMetadata) -> NDArray[Any]:
 def _image(path: Path, about: ModelMetadata) -> NDArray[Any]:
     channels, sides = about.sample_shape[-1], about.sample_shape[:-1]
     if about.kind != "image":
-        raise DataError(f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz or .csv files")
+        raise DataError(
+            f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz, .csv or .parquet files"
+        )
     file = image_stack.opened(path)
     if file.picture and channels not in {1, 3}:
         raise DataError(f"{path}: the model takes images of shape {about.sample_shape}; give .npz files")

@@ -88,7 +88,7 @@ def mismatch(forms: Mapping[str, TensorForm], spec: Mapping[str, Tensor]) -> str
 
 
 def non_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Describe the first tensor with NaN or infinite values, with their count; the receiver then asks again."""
+    """Describe the first tensor with NaN or infinite values, with their count."""
     for name, tensor in tensors.items():
         parts = slices(tensor) if tensor.is_floating_point() else ()
         bad = sum(int((~torch.isfinite(part)).sum()) for part in parts)

@@ -99,7 +99,10 @@ def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | 
 
 def _own(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
     """Compute a user's own metric. Raises ConfigError if it does not return a number."""
-    value = own(name.removeprefix("-"))(predictions, targets)
+    try:
+        value = own(name.removeprefix("-"))(predictions, targets)
+    except Exception as fault:
+        raise ConfigError(f"metric = {name!r} failed: {type(fault).__name__}: {fault}") from fault
     try:
         return defined(float(value))
     except (TypeError, ValueError) as fault:

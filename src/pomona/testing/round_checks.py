@@ -150,6 +150,26 @@ def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
     assert all(same(one[i].uplink, two[i].uplink) and one[i].loss == two[i].loss for i in run.ids)
 
 
+def the_server_treats_clients_alike(settings: MethodSettings) -> None:
+    """Check that exchanging the uplinks of clients of one size exchanges the models received, up to rounding."""
+    order, d = [2, 0, 3, 1], 5
+    run = after(settings, quadratics(4, samples=4, d=d), 0)
+    server, first, second = run.method.server, passes(settings, 1), passes(settings, 2)
+    run.round(first)
+    if not run.replies[0].uplink:
+        return
+    uplink = {name: torch.stack([reply.uplink[name] for reply in run.replies]) for name in run.replies[0].uplink}
+    received = []
+    for given in (uplink, {name: rows[order] for name, rows in uplink.items()}):
+        state = server.aggregate(server.start(run.initial, run.roster, 0), given, run.ids, run.roster, first)
+        received.append(server.down(state, run.ids, run.roster, second))
+    before, exchanged = received
+    for name, rows in before.items():
+        if rows.index.dim() == 1 and rows.bank.shape[1] == d:  # a model for each client
+            other = exchanged[name]
+            assert_close(other.bank[other.index], rows.bank[rows.index][order])
+
+
 def another_seed_gives_other_batches(settings: MethodSettings) -> None:
     """Check that batches are drawn from the streams of a run's seed."""
     one, two = (after(settings, quadratics(3, samples=4), 1, seed=seed) for seed in (0, 1))
@@ -202,6 +222,7 @@ ROUND_CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     a_model_that_the_card_calls_private_never_goes_up,
     rows_of_one_call_train_as_they_do_alone,
     the_order_of_clients_does_not_matter,
+    the_server_treats_clients_alike,
     another_seed_gives_other_batches,
     one_client_alone_works,
     the_loss_falls_towards_the_known_optimum,

@@ -80,7 +80,7 @@ def _own(record: type[Settings]) -> list[Setting]:
 def page() -> str:
     """The reference as Markdown."""
     parts = [
-        "# Files of a federation",
+        "# Settings files of a federation",
         "Made by `pomona deploy settings --out docs/federation-files.md`; `pomona deploy settings KEY` explains one "
         "key. Section `[run]` of `federation.toml` and `STUDY.toml` has the [settings of a run](settings.md), but for "
         "those that silos set for themselves; `[data]` and `[views.NAME]` of `silo.toml` have those of section `data`.",

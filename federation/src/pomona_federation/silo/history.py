@@ -5,7 +5,9 @@ The fault is ``fault.json`` in a study's state, until the study continues. Neith
 
 import json
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,21 @@ FAULT = "fault.json"
 
 
 class HistoryEntry(BaseModel):
-    """One visit; ``names`` of the silos by place, ``info`` the method's own quantities."""
+    """One visit.
+
+    Attributes:
+        round: its round.
+        trained: whether the silo trained in it.
+        settled: the last of the silo's rounds that the federation had used by then, 0 for none.
+        scores: of the silo's models.
+        names: the silos by place.
+        info: the method's own quantities.
+        bytes_down, bytes_up: what was received and sent.
+    """
 
     round: Number
+    trained: bool
+    settled: Number
     scores: list[Score]
     names: dict[str, Line] = {}
     info: dict[str, float | list[float]] = {}
@@ -55,6 +69,19 @@ def read(state: Path) -> tuple[list[HistoryEntry], int]:
         raise StorageError(f"{path} cannot be read ({fault.strerror}); restore it from a backup") from None
     visits = [visit for visit in map(_visit, lines) if visit]
     return visits, len(lines) - len(visits)
+
+
+def counted(seen: Sequence[HistoryEntry]) -> list[HistoryEntry]:
+    """Return the visits without the scores of models that the federation has not used.
+
+    The next visit names the last round that it has used; of the newest visit this is not known yet.
+    """
+    kept = []
+    for visit, following in zip_longest(seen, seen[1:]):
+        used = not visit.trained or following is None or following.settled == visit.round
+        scores = [score for score in visit.scores if used or score.when == "received"]
+        kept.append(visit.model_copy(update={"scores": scores}))
+    return kept
 
 
 def _visit(line: bytes) -> HistoryEntry | None:

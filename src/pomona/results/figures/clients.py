@@ -42,7 +42,8 @@ def values(runs: list[Run]) -> ReportFigure | None:
         return None
     compared = gained_over(shown, baseline(shown, lead))
     known = {found.run: found for found in compared}
-    by, ranking = _ranking(lead, known.get(lead))
+    first = lead if lead in known else leader(list(known)) or lead  # separate training has no gain to sort by
+    by, ranking = _ranking(first, known.get(first))
     everyone = _sorted(shown, ranking)
     title = lead.metric.title
     courses = list(filter(None, map(by_client, compared))) or [_extremes(lead)]
@@ -51,7 +52,7 @@ def values(runs: list[Run]) -> ReportFigure | None:
         name="clients",
         title=f"What each client gets{more}",
         caption=f"Test {title} of each client with the headline model of each run, {evaluated(*shown)}"
-        f"{_over_seeds(shown)}.{right} Sorted by {by} with {lead.label}, best on top.",
+        f"{_over_seeds(shown)}.{right} Sorted by {by} with {first.label}, best on top.",
         alt=f"Dot plot of test {title} for {len(everyone)} clients. {' '.join(courses)}",
         figure=_values_drawn(shown, lead, compared, everyone),
         rows=[row for run in shown for row in _rows(run, known.get(run))],

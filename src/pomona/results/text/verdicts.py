@@ -6,7 +6,7 @@ excludes 0 (see ``pomona.record.paired_gain``).
 
 from collections.abc import Collection
 
-from pomona.metrics.metric import METRICS
+from pomona.metrics.metric import METRICS, is_own
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.gain_presentation import Gained, by_client, evidence, gained, interval, measured, signed
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
@@ -104,9 +104,14 @@ def _helps(found: Gained, tried: int) -> str:
     best = f"{run.label}, the best of {tried} {'candidates' if run.seeds else 'runs'}," if tried > 1 else run.label
     levels, over = _levels(found), _over(found)
     if found.over is None:
+        why = (
+            "a metric of your own has no interval"
+            if is_own(run.metric.name)
+            else "the records do not hold the models' answers"
+        )
         return (
             f"{capital(over)} the {title} of {best} and of {base.label}, training alone, are {levels}; "
-            "the records do not hold the models' answers, so whether that is more than chance is not known."
+            f"{why}, so whether that is more than chance is not known."
         )
     gain = measured(run.metric, found.over)
     match found.over.verdict:

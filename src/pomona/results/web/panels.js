@@ -92,7 +92,7 @@ const PANELS = [
   },
   {
     id: "clients", section: "outcome", half: true, title: "What each client gets", file: "clients", has: () => DATA.runs.some(outcome),
-    words: () => `Test ${metricNow().heading} of each client with the headline model of its run, ${lastRound(alike())}; ${better(metricNow())}. Bars and dots stand in the order of the methods above. Sorted by ${runNow().label}, best on top.`,
+    words: () => `Test ${metricNow().heading} of each client with the headline model of its run, ${lastRound(alike())}; ${better(metricNow())}. Methods are in the order of the legend. Sorted by ${alike().filter(outcome)[sortedBy(alike().filter(outcome))]?.label ?? runNow().label}, best on top.`,
     key: () => clientsKey(alike().filter(outcome)),
     draw: host => perClient(host, alike().filter(outcome), {
       axis: `test ${metricNow().heading}`, ends: metricNow().ends.map(v => scaled(metricNow(), v)), best: metricNow().higher ? 1 : -1,
@@ -102,9 +102,9 @@ const PANELS = [
   },
   {
     id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", file: "clients", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
-    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it would have done better alone. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that this data cannot tell from none. Sorted by the chosen method.`,
+    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it would have done better alone. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that this data cannot tell from none.${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
     key: () => clientsKey(gaining().map(run => ({ ...run, label: run.compared }))),
-    draw: host => perClient(host, gaining(), { axis: "gain over Separate", ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords, name: run => run.compared }),
+    draw: host => perClient(host, gaining(), { axis: `gain over Separate${metricNow().percent ? " (percentage points)" : ""}`, ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords, name: run => run.compared }),
   },
   {
     id: "spread", section: "outcome", half: true, title: "Distribution over clients", file: "spread", has: () => DATA.runs.some(run => known(outcomes(run)).length > 1),
@@ -196,11 +196,14 @@ function clientsKey(runs) {
   return runs.length ? legend(runs.map(run => ({ name: run.label, ...ink(run), dot: dots, bar: !dots }))) : null;
 }
 
+/* The place of the run that clients are sorted by: the chosen one, else the first of the page, else the first that is drawn. */
+const sortedBy = runs => Math.max(0, runs.indexOf(runs.includes(runNow()) ? runNow() : DATA.runs[runNow().first]));
+
 function perClient(host, runs, { axis, ends: [from, to], best, bar, sign, more, name = run => run.label }) {
   const all = runs.map(run => span(outcomes(run).length).map(i => bar(run, i))), n = Math.max(0, ...all.map(v => v.length));
   if (!n) return bare(host, "Nothing was evaluated.");
   host.querySelector("p")?.remove();
-  const first = Math.max(0, runs.indexOf(runs.includes(runNow()) ? runNow() : DATA.runs[runNow().first])), rank = i => best * (all[first][i]?.value ?? NaN);
+  const first = sortedBy(runs), rank = i => best * (all[first][i]?.value ?? NaN);
   const worth = i => (Number.isFinite(rank(i)) ? rank(i) : -Infinity);
   const sequence = span(n).filter(i => all.some(v => Number.isFinite(v[i]?.value))).sort((i, j) => (worth(j) > worth(i)) - (worth(j) < worth(i)) || i - j);
   const names = runs[first].clients;

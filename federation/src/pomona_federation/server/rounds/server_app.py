@@ -46,6 +46,7 @@ from pomona_federation.study import EvaluationStudy, SearchStudy, SurveyStudy, T
 from pomona_federation.supervision.process_logs import SERVER, logging_to
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 
+QUARANTINED = "not asked to train: its uplinks were refused too often in a row"
 logger = logging.getLogger("pomona")
 
 
@@ -138,6 +139,7 @@ class ServerStatusFile(NullCallback):
     _notes: list[str] = field(default_factory=list)
     _heavy: Sequence[str] = ()
     _rejected: Sequence[Rejection] = ()
+    _quarantined: frozenset[int] = frozenset()
 
     def begin(self) -> None:
         """Record that the connected silos have reported their sizes."""
@@ -155,7 +157,7 @@ class ServerStatusFile(NullCallback):
 
     def judged(self, number: int, verdict: Admission) -> None:
         """Log which uplinks a round uses; if it is tried again, the last decision counts."""
-        self._rejected = verdict.rejected
+        self._rejected, self._quarantined = verdict.rejected, verdict.history.quarantined()
         AdmissionLog(self.audit, self.transport.registry)(number, verdict)
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
@@ -163,7 +165,8 @@ class ServerStatusFile(NullCallback):
         self._weigh()
         entries = self.transport.registry.entries
         present = [entries[i].name for i in row.cohort]
-        refused = {entries[r.client].name: r.reason for r in self._rejected}
+        refused = {entries[i].name: QUARANTINED for i in self._quarantined if not entries[i].revoked}
+        refused |= {entries[r.client].name: r.reason for r in self._rejected}
         means = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
         live = LiveStatus(
             round=row.round,

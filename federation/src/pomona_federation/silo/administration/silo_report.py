@@ -119,7 +119,7 @@ def report(
     one, agreed, state = silo.file, silo.agreed, silo.state
     seen, _ = history.read(state)
     method = agreed.config.method.method()
-    own = judged(seen, method.card.headline)
+    own = judged(history.counted(seen), method.card.headline)
     own["round"] = min(own["round"], agreed.config.rounds)  # the closing visit comes after the last round
     alone = _alone(state, one, agreed, own["round"], watch)
     names = peers(agreed, seen[-1].names)

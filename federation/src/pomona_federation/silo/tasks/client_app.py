@@ -200,6 +200,7 @@ class ClientApp:
         line = {
             "round": task.number,
             "trained": task.trains,
+            "settled": task.settled,
             "names": {str(place): name for place, name in names(self.silo.agreed, task).items()},
             "loss": reply.loss,
             "scores": [asdict(s) for s in reply.scores],

@@ -105,13 +105,20 @@ def write(
         place,
         path,
         _metrics(scenario, clients, reply, task),
-        task.number - (when == "received" or not task.trains),
+        _round_of_model(task, when),
         task.number - (not task.trains),
         _sources(path.parent.parent, scenario, agreed, task),
         clients.spent(place) if config.privacy else None,
         {"the agreement of the federation": agreed.agreement},
     )
     model_card.write(card, path)
+
+
+def _round_of_model(task: Task, when: str) -> int:
+    """The round after which the headline model of a visit stood; without training, a trained one is the last used."""
+    if when == "received":
+        return task.number - 1
+    return task.number if task.trains else task.settled
 
 
 def _metrics(scenario: Scenario, clients: ClientRuntime, reply: Reply, task: Task) -> Mapping[str, Any]:
