@@ -21,9 +21,8 @@ import tomli_w
 from federation_in_process import APPLE, deployed, lost, same, settings
 from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageError
 from pomona.data import data_settings
-from pomona.privacy.accounting import Event, combined
+from pomona.privacy.accounting import Event, combined, rate, steps
 from pomona.privacy.ledger import Ledger
-from pomona.privacy.mechanism import rate, steps
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked

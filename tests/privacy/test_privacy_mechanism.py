@@ -10,8 +10,9 @@ from scipy import stats
 from torch.testing import assert_close
 
 from pomona.core.rng import stream
+from pomona.privacy.accounting import rate, steps
 from pomona.privacy.ledger import Draw
-from pomona.privacy.mechanism import clipped, gaussian, poisson, rate, steps
+from pomona.privacy.mechanism import clipped, gaussian, poisson
 from pomona.privacy.noise_key import KeyStore
 
 

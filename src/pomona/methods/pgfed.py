@@ -45,7 +45,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import SLACK
+from pomona.core.weight_limit import SLACK
 from pomona.methods import base, pgfed_private
 from pomona.methods.pgfed_risks import QUANTITIES, RISK, RISKS_TOLD, UNMET, Risks, meeting, most, risk, with_momentum
 from pomona.methods.request_bank import limit

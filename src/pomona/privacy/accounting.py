@@ -15,12 +15,21 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from pomona.core.errors import ConfigError, with_extra
-from pomona.privacy.mechanism import rate, steps
 from pomona.privacy.settings import Privacy
 
 CONFIDENT = 100.0  # beyond this the numerical accountant's grid does not fit into memory, and epsilon is meaningless
 ROUNDING = 1e-9  # relative tolerance for sums of epsilons and deltas
 PRV_ERROR = 0.03  # its bound is within 0.01 of epsilon on either side, at a delta within a thousandth
+
+
+def steps(n: int, size: int, share: float = 1.0) -> int:
+    """Return the number of steps in an epoch over a share of n samples; public, independent of the draws."""
+    return math.ceil(share * n / size)
+
+
+def rate(n: int, size: int) -> float:
+    """Return q, the probability that a sample is in a batch."""
+    return min(1.0, size / n)
 
 
 class Event(NamedTuple):

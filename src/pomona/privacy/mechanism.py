@@ -4,24 +4,14 @@ Abadi et al., Deep learning with differential privacy, CCS 2016; with Poisson sa
 analysis requires.
 """
 
-from math import ceil
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pomona.privacy.accounting import rate
+
 BELOW = 1 - 2**-20  # more than the possible rounding error of a norm
-
-
-def steps(n: int, size: int, share: float = 1.0) -> int:
-    """Return the number of steps in an epoch over a share of n samples; public, independent of the draws."""
-    return ceil(share * n / size)
-
-
-def rate(n: int, size: int) -> float:
-    """Return q, the probability that a sample is in a batch."""
-    return min(1.0, size / n)
 
 
 def poisson(n: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:

@@ -17,9 +17,8 @@ from pomona.core.errors import PrivacyError
 from pomona.core.files import text
 from pomona.core.settings import Settings
 from pomona.objective.private import PrivateObjective
-from pomona.privacy.accounting import Gradients, epsilon
+from pomona.privacy.accounting import Gradients, epsilon, steps
 from pomona.privacy.ledger import Draw, LedgerEntry
-from pomona.privacy.mechanism import steps
 from pomona.scenario import Scenario
 from pomona.storage.atomic_io import publish, writing
 from pomona.storage.run_status import last_round
