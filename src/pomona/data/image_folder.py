@@ -1,18 +1,145 @@
 """Images in one folder per class; also Tiny-ImageNet's own layout."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 
 from pomona.core import files
-from pomona.core.errors import DataError
-from pomona.data import image_arrays, image_folder_survey, image_stack
+from pomona.core.errors import DataError, near
+from pomona.data import dicom, image_arrays, image_decoding, image_stack, nifti
 from pomona.data.array_file import file, reading
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.image_folder_survey import Labelled
 from pomona.data.kinds import ImageFolder, PublicImages
+from pomona.data.problem_report import listed
+
+Labelled = list[tuple[Path, int]]  # (path, class index) of images
+
+SUFFIXES = {*image_decoding.SUFFIXES, *dicom.SUFFIXES}  # and NIfTI
+# Pictures and volumes that cannot be decoded; skipping them silently would leave a class incomplete.
+UNREAD = {".nrrd", ".mha", ".mhd", ".npy", ".npz", ".jp2", ".heic", ".avif", ".svs"}
+TIDY = {"thumbs.db", "desktop.ini"}  # from file managers, as are all names that start with a dot
+
+
+@dataclass(frozen=True)
+class FolderContents:
+    """Contents of an image folder.
+
+    Attributes:
+        training, testing: images with their class indices.
+        classes: class names.
+        problems: one line for each problem to fix.
+        notes: one line for each item that is skipped.
+    """
+
+    training: Labelled
+    testing: Labelled
+    classes: tuple[str, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
+    """List the images of a folder with one folder per class, optionally inside train/ with test/ or val/ beside it.
+
+    Args:
+        root: the folder.
+        classes: class names if known in advance; else the names of the (training) folders.
+
+    Raises:
+        DataError: the folder cannot be read.
+    """
+    train = root / "train" if (root / "train").is_dir() else root
+    beside = [root / part for part in ("val", "test") if train != root and (root / part).is_dir()]
+    known = classes or tuple(dict.fromkeys(_class(folder) for folder in folders(train)))
+    numbers = {normalize("NFC", name): k for k, name in enumerate(known)}
+    problems, notes = [], []
+    if train != root:
+        problems += _loose(root) + _astray(root, {train, *beside})
+    labelled: list[Labelled] = []
+    for part in (train, *beside):
+        labelled.append([])
+        problems += _loose(part)
+        for folder in folders(part):
+            if _class(folder) not in numbers:
+                problems.append(f"{folder}: no such class among the training images; {near(folder.name, known)}")
+                continue
+            found = images(folder)
+            labelled[-1] += [(path, numbers[_class(folder)]) for path in found]
+            if not found and not classes and part == train:
+                problems.append(f"{folder}: no image in it, so no class; remove it, or put its images there")
+            unread, other = _others(folder)
+            problems += unread
+            notes += other
+    testing = labelled[1:][-1] if beside else []
+    training = [item for items in labelled[: len(labelled) - bool(beside)] for item in items]
+    return FolderContents(training, testing, known, tuple(problems), tuple(notes))
+
+
+def _class(folder: Path) -> str:
+    """Return a folder's class: its name in NFC, as for labels, since some systems store names decomposed."""
+    return normalize("NFC", folder.name)
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a file name has the suffix of an image or volume."""
+    return path.suffix.lower() in SUFFIXES or nifti.is_nifti(path)
+
+
+def folders(root: Path) -> list[Path]:
+    """Return a folder's subfolders in alphabetical order, without hidden ones."""
+    with reading(root):
+        return sorted(path for path in root.iterdir() if path.is_dir() and not _hidden(path))
+
+
+def images(root: Path) -> list[Path]:
+    """Return the images below a folder, sorted by path."""
+    return sorted(path for path in root.rglob("*") if is_image(path) and not _hidden(path))
+
+
+def _hidden(path: Path) -> bool:
+    return path.name.startswith(".") or path.name.lower() in TIDY
+
+
+def _loose(root: Path) -> list[str]:
+    """Report images that lie beside the class folders."""
+    with reading(root):
+        names = sorted(path.name for path in root.iterdir() if is_image(path) or path.suffix.lower() in UNREAD)
+    if not names:
+        return []
+    where = "beside train/, so in no class" if (root / "train").is_dir() else "in no class"
+    return [f"{root}: {len(names)} images lie {where} ({listed(names, 3)}); put them into class folders, or away"]
+
+
+def _astray(root: Path, parts: set[Path]) -> list[str]:
+    """Report each folder with images beside train/ that is not a known split."""
+    odd = [folder for folder in folders(root) if folder not in parts and images(folder)]
+    return [f"{folder}: neither train, val nor test; rename it, or put it away" for folder in odd]
+
+
+def _others(folder: Path) -> tuple[list[str], list[str]]:
+    """Report files of a class that are not read: unsupported pictures (problems), and other files (notes)."""
+    files = [p for p in folder.rglob("*") if not is_image(p) and not p.is_dir() and not _hidden(p)]
+    lines: tuple[list[str], list[str]] = ([], [])
+    for suffix, group in groupby(sorted(files, key=_kind), key=_kind):
+        names = sorted(str(path.relative_to(folder)) for path in group)
+        kind = suffix or "without a suffix"
+        are = "file {} is" if len(names) == 1 else "files {} are"
+        line = f"{folder}: {len(names)} {are.format(kind)} not read ({listed(names, 3)})"
+        if suffix in UNREAD:
+            lines[0].append(f"{line}; convert them to PNG, or put them away")
+        else:
+            lines[1].append(line)
+    return lines
+
+
+def _kind(path: Path) -> str:
+    """Return the suffix of a file, ignoring .gz."""
+    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
 
 
 def read(settings: ImageFolder) -> Dataset:
@@ -27,7 +154,7 @@ def read(settings: ImageFolder) -> Dataset:
     root = own_path(settings)
     if (root / "val" / "val_annotations.txt").exists():
         return _tiny(root, str(root), settings)
-    found = image_folder_survey.survey(root, settings.classes)
+    found = survey(root, settings.classes)
     return _dataset(str(root), found.training, found.testing, found.classes, settings, found.problems, found.notes)
 
 
@@ -37,7 +164,7 @@ def tiny_imagenet(settings: PublicImages) -> Dataset:
 
 
 def _tiny(root: Path, name: str, settings: ImageFolder | PublicImages) -> Dataset:
-    classes = tuple(folder.name for folder in image_folder_survey.folders(root / "train"))
+    classes = tuple(folder.name for folder in folders(root / "train"))
     notes = root / "val" / "val_annotations.txt"
     index = {label: i for i, label in enumerate(classes)}
     testing: Labelled = []
@@ -47,9 +174,7 @@ def _tiny(root: Path, name: str, settings: ImageFolder | PublicImages) -> Datase
         if len(cells) < 2 or cells[1] not in index:
             raise DataError(f"{notes}, line {line}: no file name and known class in {cells[:2]}; fetch it again")
         testing.append((notes.parent / "images" / cells[0], index[cells[1]]))
-    training = [
-        (path, k) for k, label in enumerate(classes) for path in image_folder_survey.images(root / "train" / label)
-    ]
+    training = [(path, k) for k, label in enumerate(classes) for path in images(root / "train" / label)]
     return _dataset(name, training, testing, classes, settings)
 
 
