@@ -158,7 +158,7 @@ class ClassNames(DataSettings):
     """Names of own data's classes."""
 
     title = "class names"
-    lacking = "names its classes or targets itself"
+    lacking = "has its own names of classes or targets"
 
     classes: tuple[str, ...] = Field(
         default=(),
