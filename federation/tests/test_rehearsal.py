@@ -8,6 +8,7 @@ import pytest
 
 from agreement_file import agreement
 from federation_in_process import settings
+from pomona.cli import main
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.methods import METHODS
 from pomona.scenario import Scenario
@@ -28,6 +29,24 @@ def test_a_federation_offers_every_method_but_the_one_that_hands_samples_to_all(
             with pytest.raises(ConfigError, match="sends samples to every client; silos keep theirs"):
                 Federation.load(file)
     assert set(METHODS) - set(METHODS_DEPLOYED) == {"fedavg-data"}
+
+
+def test_the_command_rehearses_by_the_rules_of_the_file(tmp_path, monkeypatch):
+    """The keys of the federation and of its study, each from where it stands; no process is started."""
+    asked = {}
+
+    def noted(scenario, folder, say, **rules):
+        asked.update(rules, clients=scenario.config.clients, rounds=scenario.config.rounds)
+        raise ConfigError("noted")
+
+    monkeypatch.setattr("pomona_federation.rehearsal.run.rehearse", noted)
+    file = tmp_path / "federation.toml"
+    file.write_text('wire = "bf16"\npatience = 7.0\nmutual_tls = true\n' + agreement(9))
+    with pytest.raises(SystemExit) as ended:
+        main(["deploy", "rehearse", str(file), "rounds=3", "--out", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    rules = {"wire": "bf16", "share_scores": True, "patience": 7.0, "insecure": False, "mutual_tls": True, "quorum": 1}
+    assert asked.items() >= {**rules, "clients": 2, "rounds": 3}.items()
 
 
 def rehearsed(folder, method, rounds, silos, **options):

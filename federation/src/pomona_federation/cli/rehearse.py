@@ -44,10 +44,20 @@ def rehearse(
     folder = to or Path("rehearsals") / f"{planned.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if folder.exists():
         raise ConfigError(f"{folder} already exists; give another --out")
-    keys = ("wire", "share_scores", "deadline", "patience", "insecure", "mutual_tls")
-    agreed = {key: getattr(planned, key) for key in keys}
-    agreed["quorum"] = min(planned.quorum, len(planned.silo))
-    found = rehearsed(prepared, folder, _say, **agreed)
+    study = planned.study
+    assert study is not None, "scenario refuses a federation without a study"
+    found = rehearsed(
+        prepared,
+        folder,
+        _say,
+        wire=study.wire,
+        share_scores=study.share_scores,
+        deadline=study.deadline,
+        patience=study.patience,
+        insecure=planned.insecure,
+        mutual_tls=planned.mutual_tls,
+        quorum=min(planned.quorum, len(planned.silo)),
+    )
     if json:
         emit({**asdict(found), "largest": found.largest, "folder": str(found.folder)})
     else:
