@@ -1,6 +1,7 @@
 """The named numbers against explicit arithmetic."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pomona.results import headline, table
 from pomona.results.figures import clients
 from pomona.results.figures.series import blocks, order, recorded
 from pomona.results.run_numbers import comparable, leader, runs, views
+from pomona.results.seeds import seed_of
 from pomona.results.summary_table import distinct
 
 
@@ -219,3 +221,8 @@ def test_clients_stand_by_their_gain_where_separate_training_leads() -> None:
     assert leader(runs([alone, other])).label == "Separate"
     assert "Sorted by gain with APPLE" in drawn.caption
     assert [tick.get_text() for tick in drawn.figure.axes[0].get_yticklabels()] == ["clinic 1", "clinic 3", "clinic 2"]
+
+
+@pytest.mark.parametrize(("written", "seed"), [(3, 3), (None, 0), ("x", 0), ([1], 0)])
+def test_a_seed_is_a_number_whatever_the_settings_hold(written, seed) -> None:
+    assert seed_of(SimpleNamespace(setting={"seed": written}.get)) == seed
