@@ -296,3 +296,18 @@ def test_without_a_pin_there_is_no_node(words, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["node", *words])
     with pytest.raises(SystemExit, match="SHA-256"):
         node.main()
+
+
+@pytest.mark.parametrize("cut", [9, 12, 20])
+def test_a_file_that_ends_within_a_part_is_refused(cut):
+    """Parts of 4 and 3 bytes, each after the 8 bytes of its length."""
+    file = os.memfd_create("parts")
+    worker.write(file, [b"four", b"three"[:3]])
+    assert worker.read(file) == [b"four", b"thr"]
+    os.ftruncate(file, cut)
+    if cut == 12:
+        assert worker.read(file) == [b"four"]
+    else:
+        with pytest.raises(EOFError):
+            worker.read(file)
+    os.close(file)

@@ -108,7 +108,7 @@ class ConstantFeatures:
 
 
 class GradientSource(Protocol):
-    """GradientSource of model rows on batches, and steps with them.
+    """Gradients of model rows on batches, and steps with them.
 
     A class that inherits from this defines ``gradient``; steps and mixtures then follow, as PyTorch computes them. An
     engine that computes whole steps itself overrides them.

@@ -71,7 +71,7 @@ class Node:
         except flower_internals.RunEndedError:
             self.say("a message of a run that has ended in the meantime")
         except Exception as fault:  # one message that cannot be fetched or sent ends no node
-            self.say(f"a message is given up: {type(fault).__name__}: {fault}")
+            self.say(f"a message is given up: {type(fault).__name__}: {plain(str(fault), 300)}")
         return True
 
     def _answer(self, message: Any, tree: Any) -> None:

@@ -142,13 +142,15 @@ def write(file: int, parts: Sequence[bytes]) -> None:
 
 
 def read(file: int) -> list[bytes]:
-    """The parts in a file in memory."""
+    """The parts in a file in memory. Raises EOFError if it ends within one."""
     parts, at = [], 0
     while size := os.pread(file, 8, at):
         length = int.from_bytes(size, "little")
         part = bytearray()
         while len(part) < length:
-            part += os.pread(file, length - len(part), at + 8 + len(part))
+            if not (more := os.pread(file, length - len(part), at + 8 + len(part))):
+                raise EOFError
+            part += more
         parts.append(bytes(part))
         at += 8 + length
     return parts
