@@ -99,7 +99,7 @@ class Config(Settings):
     method: Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_method)] = FedAvg()
     data: Data = BundledImages()
     partition: PartitionSettings | None = Field(
-        None, description="who holds which rows; if not set natural where the data name owners of rows, else iid"
+        None, description="who holds which rows; if not set, natural if the data name owners, else iid"
     )
     model: ModelSettings = ModelSettings()
     rounds: int = Field(40, ge=1, le=10**6, description="communication rounds")
@@ -122,12 +122,12 @@ class Config(Settings):
         "after warm-up; or lr_factor at each of lr_milestones",
     )
     lr_warmup_rounds: int = Field(
-        0, ge=0, le=10**6, description="rounds k in which all rates of training rise: r / (k + 1) of them in round r"
+        0, ge=0, le=10**6, description="rounds k of warm-up: rates times r / (k + 1) in round r"
     )
     lr_milestones: tuple[Number, ...] = Field(
         (), max_length=1000, description="rounds after which lr_schedule = steps lowers the rates"
     )
-    lr_factor: float = Field(0.1, gt=0, le=1, description="what lr_schedule = steps multiplies the rates by")
+    lr_factor: float = Field(0.1, gt=0, le=1, description="factor of lr_schedule = steps")
     augment: tuple[Augmentation, ...] = Field(
         (),
         max_length=100,
@@ -135,15 +135,17 @@ class Config(Settings):
         + ", ".join(f"{name}:{kind.strength:g}" for name, kind in KINDS.items()),
     )
     seed: int = Field(0, ge=0, lt=2**63, description="seed of all random numbers")
-    clients: int = Field(12, ge=1, le=10**4, description="members; those of the data where it names them")
+    clients: int = Field(
+        12, ge=1, le=10**4, description="number of clients; the data's own number if they name clients"
+    )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
     absence: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="chance that a client drawn for a round sits it out, each on its own; one stays at the least",
+        description="probability that a client drawn for a round is absent, independently; at least one stays",
     )
-    largest_share: float = Field(1.0, gt=0, le=1, description="most that one client weighs in a mean; 1: no limit")
+    largest_share: float = Field(1.0, gt=0, le=1, description="largest weight of one client in a mean; 1: no limit")
     workers: int | None = Field(None, ge=1, le=10**4, description="worker processes; as many as cores if not set")
     state_memory: float = Field(
         0.5, gt=0, le=1, description="clients' states larger than this share of the machine's memory are kept on disk"
@@ -158,11 +160,11 @@ class Config(Settings):
     precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
     engine: Literal["auto", "torch", "native"] = Field(
         "torch",
-        description="what computes gradients and outputs: PyTorch, or the package pomona-native, for plain chains of "
-        "layers on a cpu; auto takes native where it can",
+        description="computes gradients and outputs: PyTorch, or the package pomona-native, for plain chains "
+        "of layers on a cpu; auto takes native if it can",
     )
     device: Annotated[Literal["cpu", "cuda"], BeforeValidator(_device)] = Field(
-        "cpu", description="where the objective runs; auto: cuda where PyTorch sees a GPU, else cpu"
+        "cpu", description="device of training; auto: cuda if PyTorch sees a GPU, else cpu"
     )
     privacy: Privacy | None = Field(None, description="differentially private training of every client")
     membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
@@ -171,13 +173,14 @@ class Config(Settings):
     stop: Stop | None = Field(None, description="early stopping")
     keep: Literal["last", "best", "own_best"] = Field(
         "last",
-        description="the model that a client's file holds: after the last round; after the round of the best mean over "
-        "clients on validation, of which closing figures, predictions and a page's verdicts are then too; or after "
-        "each client's own best round there, all figures being of the last",
+        description="model in a client's file: after the last round; after the best round (mean over clients "
+        "on validation), with figures and predictions of that round; or after the client's own "
+        "best round, with figures of the last",
     )
     buffers: Buffers = Field(
         "local",
-        description="statistics of a global model: each client's own, or the mean of those measured in training",
+        description="BatchNorm statistics of a global model: each client's own, or the mean of those "
+        "measured in training",
     )
     metric: str | None = Field(
         None,
@@ -189,8 +192,9 @@ class Config(Settings):
         None,
         gt=0,
         lt=1,
-        description="classes and labels: the share of a client's validation samples without an outcome that its "
-        "threshold is to leave out; if not set, it has the largest sensitivity + specificity - 1 (Youden's J)",
+        description="classes and labels: specificity that a client's threshold must reach on its validation "
+        "samples; if not set, the threshold has the largest sensitivity + specificity - 1 "
+        "(Youden's J)",
     )
 
     @field_validator("metric")

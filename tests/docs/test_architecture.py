@@ -1,4 +1,4 @@
-"""docs/architecture.md is accurate: its files exist, and imports go one way in the order of its table of folders."""
+"""docs/internals/architecture.md is accurate: its files exist; imports go one way, in the order of its folders."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/pomona"
 FEDERATION = ROOT / "federation/src/pomona_federation"
-TEXT = (ROOT / "docs/architecture.md").read_text()
+TEXT = (ROOT / "docs/internals/architecture.md").read_text()
 TABLE = TEXT.partition("## Folders")[2].partition("Outside `src/`")[0]
 ORDER = re.findall(r"^\| `([\w/.]+)`", TABLE, re.MULTILINE)
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name in ORDER)

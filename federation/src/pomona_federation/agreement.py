@@ -61,7 +61,7 @@ class FoundingMember(Settings):
     """A founding member."""
 
     name: SiloName = Field(description="its name, which never changes")
-    key: Path | None = Field(None, description="its own public key, relative to the file; a key pair is made if unset")
+    key: Path | None = Field(None, description="its public key, relative to the file; if unset, a key pair is made")
 
 
 class Federation(Settings):
@@ -82,19 +82,17 @@ class Federation(Settings):
     quorum: int = Field(
         default_factory=lambda known: len(known["silo"]) // 2 + 1,
         ge=1,
-        description="fewest silos whose uplinks make a round; more than half if unset",
+        description="smallest number of uplinks of a round; more than half of the silos if unset",
     )
     places: int = Field(
         default_factory=lambda known: min(len(known["silo"]) + SPARE, PLACES),
         ge=1,
         le=PLACES,
-        description="largest number of silos, ever; a newcomer takes a free place",
+        description="largest number of silos, ever",
     )
     most_samples: int = Field(10_000_000, ge=1, lt=2**53, description="largest number of samples that a silo may claim")
     insecure: bool = Field(False, description="no TLS and no keys; on loopback only")
-    mutual_tls: bool = Field(
-        False, description="the server accepts silos only over connections with their own certificate"
-    )
+    mutual_tls: bool = Field(False, description="silos must connect with their own certificate")
     study: TrainingStudy | None = Field(None, description="the study that the kits come with")
 
     @model_validator(mode="after")

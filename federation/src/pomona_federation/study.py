@@ -67,9 +67,12 @@ class SearchTerms(Settings):
 
     space: Annotated[
         dict[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]], BeforeValidator(leaves)
-    ] = Field(min_length=1, max_length=20, description="dotted keys of section run, and the values of each")
+    ] = Field(min_length=1, max_length=20, description="dotted keys of [run], and the values of each")
     points: int = Field(
-        10, ge=1, le=MOST_TRIALS, description="settings tried, at most: all of a smaller grid, else so many at random"
+        10,
+        ge=1,
+        le=MOST_TRIALS,
+        description="largest number of settings tried: all of a smaller grid, else this many at random",
     )
     seed: int = Field(0, ge=0, lt=2**63, description="of the draw")
 
@@ -105,16 +108,16 @@ Kind = Literal["train", "evaluate", "search", "survey"]
 class StudyTerms(Settings):
     """What every kind of study has: its name, its data, and for how long it waits for whom."""
 
-    name: StudyName = Field(description="its name, which no other study of this federation had")
-    view: NameOrNone = Field("", description="which of a silo's data: [views.NAME] of its silo.toml; [data] if empty")
+    name: StudyName = Field(description="its name, never used before in this federation")
+    view: NameOrNone = Field("", description="which data of a silo: [views.NAME] of its silo.toml; [data] if empty")
     deadline: float = Field(7200.0, gt=0, description="seconds a round may take")
     patience: float = Field(300.0, ge=0, description="seconds a round waits for a silo whose node is offline")
     wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
     quorum: int | None = Field(
-        None, ge=1, le=PLACES, description="fewest silos whose uplinks make a round; the federation's if unset"
+        None, ge=1, le=PLACES, description="smallest number of uplinks of a round; the federation's if unset"
     )
     decide: float = Field(
-        7 * DAY, ge=0, description="seconds that silos have to accept or decline, before it starts without the rest"
+        7 * DAY, ge=0, description="seconds that silos have to decide, before it starts without the rest"
     )
 
     @property
@@ -141,7 +144,7 @@ class RunTerms(StudyTerms):
     """What the kinds have in which a run is computed: its settings."""
 
     wire: Literal["fp32", "bf16"] = Field("fp32", description="number format of models in transit")
-    run: Tree = Field({}, description="keys of a run, without those that every silo sets for itself")
+    run: Tree = Field({}, description="settings of a run, except those that each silo sets")
 
     @field_validator("run")
     @classmethod

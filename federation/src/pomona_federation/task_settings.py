@@ -32,13 +32,13 @@ class TaskSettings(Settings):
     )
     dtype: SampleType = Field(
         default_factory=lambda known: FORMS[known["kind"]].dtypes[0],
-        description="of a sample as read: of images uint8, uint16, int16 or float32, of tables float32, of texts int32",
+        description="of a sample as read: images uint8, uint16, int16 or float32; tables float32; texts int32",
     )
     classes: tuple[ClassName, ...] = Field(
         (), max_length=MOST, description="class names in the order of their numbers; empty: targets"
     )
     time_edges: tuple[Edge, ...] = Field(
-        (), max_length=1000, description="of survival: where the intervals of time end, ascending, agreed on beforehand"
+        (), max_length=1000, description="survival: ends of the time intervals, ascending"
     )
     outputs: int = Field(
         default_factory=lambda known: len(known["classes"]) or len(known["time_edges"]),
@@ -50,11 +50,11 @@ class TaskSettings(Settings):
     shift: Numbers = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
     scale: Numbers = Field((1.0,), description="see shift")
     target_shift: Numbers = Field(
-        (0.0,), description="of regression: the network learns (y - target_shift) / target_scale"
+        (0.0,), description="regression: the network learns (y - target_shift) / target_scale"
     )
     target_scale: Numbers = Field((1.0,), description="see target_shift")
     preprocessing: Preprocessing | None = Field(
-        None, description="of a table: how its columns become the numbers of input_shape"
+        None, description="table: how its columns become the numbers of input_shape"
     )
     vocabulary: int = Field(0, ge=0, le=MOST + 2, description="tokens including padding, for texts")
     words: tuple[Word, ...] = Field(

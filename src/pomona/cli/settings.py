@@ -1,7 +1,8 @@
 """``pomona settings``: the reference of all settings, from the code."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,9 +115,9 @@ def find(word: str, among: Sequence[Setting]) -> list[Setting]:
     return found
 
 
-def _owners(setting: Setting) -> list[str]:
-    """Return the names of those that have a setting."""
-    return setting.owner.partition(" ")[2].split(", ")
+def _owners(of: Setting | Part) -> list[str]:
+    """Return the names of those that have a setting or a part."""
+    return of.owner.partition(" ")[2].split(", ")
 
 
 def page() -> str:
@@ -127,8 +128,10 @@ def page() -> str:
         "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints all that are in force, and "
         "`pomona settings KEY` explains one.",
     ]
-    tables = {part.title: [*of_part(part)] for part in PARTS if part.section != "method"}
+    tables = {part.title: [*of_part(part)] for part in PARTS if part.section not in ("partition", "method")}
+    partitions = {_owners(part)[0]: [*of_part(part)] for part in PARTS if part.section == "partition"}
     parts += [table(title, found) for title, found in tables.items() if found]
+    parts.append(table_by("partition", "Section `partition`", partitions))
     parts.append(
         "## Methods\n\nEach [method's page](methods/README.md) has its settings, `method.KEY`; "
         "`pomona settings METHOD` lists them with the values that they take."
@@ -140,6 +143,21 @@ def table(heading: str, found: Iterable[Setting]) -> str:
     """Return a heading and the settings below it, as Markdown."""
     rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in found]
     return "\n".join([f"## {heading}", "", "| key | values | default | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def table_by(what: str, heading: str, found: Mapping[str, Iterable[Setting]]) -> str:
+    """Return the settings of several owners as one Markdown table, in which a key that some share is one row."""
+    owners: defaultdict[Setting, list[str]] = defaultdict(list)
+    for name, own in found.items():
+        for s in own:
+            owners[replace(s, owner="")].append(name)
+    rows = [
+        f"| `{s.key}` | {'all' if len(names) == len(found) else ', '.join(names)} | {s.kind} | {_code(s.default)} | "
+        f"{s.meaning} |"
+        for s, names in owners.items()
+    ]
+    head = [f"| key | {what} | values | default | meaning |", "| --- | --- | --- | --- | --- |"]
+    return "\n".join([f"## {heading}", "", *head, *rows])
 
 
 def _code(default: str) -> str:

@@ -27,7 +27,8 @@ class Membership(Settings):
         10,
         ge=1,
         le=10**6,
-        description="rounds an unseen client trains, the federation standing still; one where it carries nothing on",
+        description="rounds an unseen client trains while the federation is frozen; one if the method keeps "
+        "no state between rounds",
     )
 
     @field_serializer("joins", "leaves")

@@ -57,7 +57,7 @@ class DataSettings(Settings):
         default=0.2,
         gt=0,
         lt=1,
-        description="Share of the rows for testing, where pooled or where the source has no test part.",
+        description="Share of the rows for testing, if pooled or if the source has no test part.",
     )
     validation_share: float = Field(
         default=0.15, ge=0, lt=1, description="Share of each client's training rows held out for validation."
@@ -131,9 +131,10 @@ class Images(DataSettings):
     )
     normalise: Literal["default", "training"] | Normalisation = Field(
         default="default",
-        description="What a network sees of images: (x - shift) / scale. 'training': each channel with mean 0 and "
-        "deviation 1 over the training rows; 'default': so for 16 bits and real numbers, and -1 to 1 for 8 bits, or as "
-        "a reader of your own says; or {shift = [...], scale = [...]}. In a federation the agreement says it.",
+        description="The network sees (x - shift) / scale. 'training': mean 0 and deviation 1 per channel "
+        "over the training rows; 'default': the same above 8 bits, -1 to 1 for 8 bits, or as "
+        "your own reader sets it; or {shift = [...], scale = [...]}. A federation's agreement "
+        "sets it.",
     )
 
 
@@ -145,12 +146,12 @@ class ImageFiles(DataSettings):
 
     window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = Field(
         default=None,
-        description="[centre, width]: image files of more than 8 bits are read as 0 to 255, centre - width / 2 to "
+        description="[centre, width]: files above 8 bits are read as 0 to 255 from centre - width / 2 to "
         "centre + width / 2; as they are if unset.",
     )
     skip_bad: bool = Field(
         default=False,
-        description="Image files that cannot be read are skipped, counted and named; otherwise they are errors.",
+        description="Unreadable image files are skipped, counted and named; otherwise they are errors.",
     )
 
 
@@ -162,8 +163,8 @@ class ClassNames(DataSettings):
 
     classes: tuple[str, ...] = Field(
         default=(),
-        description="Names of own data's classes in the order of their numbers, found in the data if empty; "
-        "for targets multilabel and regression the names of the K targets.",
+        description="Class names in the order of their numbers, taken from the data if empty; for multilabel "
+        "and regression, names of the K targets.",
     )
 
 
@@ -175,9 +176,8 @@ class TargetKind(ClassNames):
 
     targets: Targets = Field(
         default="classes",
-        description="What own data's labels are: class numbers, real targets, 0/1 flags, masks with the class number "
-        "of each pixel (segmentation), or times to an event: the time, and 1 if the event was seen then, 0 if not yet "
-        "(survival).",
+        description="Kind of label: class numbers, numbers, flags of 0 and 1, masks with a class number per "
+        "pixel (segmentation), or times with 1 for an event and 0 for censored (survival).",
     )
 
 
@@ -191,11 +191,10 @@ class EventTimes(TargetKind):
         default=10,
         ge=1,
         le=1000,
-        description="survival: most intervals of time that a network learns; they end at quantiles of the training "
-        "rows' event times.",
+        description="survival: largest number of time intervals, which end at quantiles of the training event times.",
     )
     time_edges: Annotated[tuple[Edge, ...], Field(max_length=1000)] = Field(
-        default=(), description="survival: where the intervals end, ascending, instead of such quantiles."
+        default=(), description="survival: ends of the intervals, ascending, instead of quantiles."
     )
 
     def idle(self) -> dict[str, str]:
@@ -227,18 +226,17 @@ class CsvForm(Settings):
 
     separator: Separator | None = Field(
         default=None,
-        description="What divides the cells of a CSV file; if unset, a comma, or what both of the first two lines have "
-        "equally often of semicolons, tabs and bars, if no comma is in the first.",
+        description="Separator of cells; if unset, a comma, or, if line 1 has none, the one of semicolon, "
+        "tab and bar that lines 1 and 2 have equally often.",
     )
     decimal: Decimal | None = Field(
         default=None,
-        description="The decimal mark of a CSV file; if unset, a point, and a comma too where cells are divided by "
-        "another character.",
+        description="Decimal mark; if unset, a point, and also a comma if that is not the separator.",
     )
     encoding: Encoding | None = Field(
         default=None,
-        description="How the characters of a CSV file are written; if unset, UTF-8, or UTF-16 where it begins with "
-        "that byte order mark. Spreadsheets of Western Europe save cp1252.",
+        description="Encoding; if unset, UTF-8, or UTF-16 with a byte order mark. Western European "
+        "spreadsheets use cp1252.",
     )
 
 
@@ -295,19 +293,18 @@ class Columns(DataSettings):
     )
     group_column: Column | None = Field(
         default=None,
-        description="Column that says which rows belong together, such as the patient: they are never on "
-        "both sides of a split, and intervals count them as one. No feature. A row with an empty cell is by itself. "
-        "manifest and npz have a column or an array `group` in its place.",
+        description="Column whose equal values mark rows that belong together, such as a patient's: never "
+        "split between parts, one unit in intervals, not a feature; a row with an empty cell "
+        "counts alone. manifest and npz have `group` instead.",
     )
     time_column: Column | None = Field(
         default=None,
-        description="Column with ISO dates or numbers: the latest rows are for testing, the latest of the "
-        "others for validation, in place of a draw. No feature, unless data.dates names it.",
+        description="Column of ISO dates or numbers: the latest rows are for testing, the latest of the rest "
+        "for validation. Not a feature unless in data.dates.",
     )
     subgroup_column: Column | None = Field(
         default=None,
-        description="Column by whose values the report tells results apart (sex, scanner); a feature of a table, too, "
-        "unless drop_columns names it.",
+        description="Column by which the report splits results (sex, scanner); still a feature unless in drop_columns.",
     )
 
     @property
@@ -344,45 +341,43 @@ class Features(Columns):
 
     drop_columns: tuple[Column, ...] = Field(default=(), description="Columns that are left out.")
     keep_columns: tuple[Column, ...] = Field(
-        default=(), description="Columns of a table that are features; all others are left out. All, if empty."
+        default=(), description="The only columns that become features; all if empty."
     )
     missing: Literal["refuse", "median"] = Field(
         default="refuse",
-        description="Gaps in a table: an error, or filled with the median of a column's training rows (a category: the "
-        "most frequent one), with one more column that is 1 where a gap was.",
+        description="Gaps: an error, or filled with the column's training median (categories: the most "
+        "frequent), and flagged in a further column.",
     )
     missing_values: dict[str, tuple[Marker, ...]] = Field(
         default={},
-        description="By column of a table, values that stand for a gap there, such as {cholesterol = [0]}, and for all "
-        "columns {'*' = [-9]}; empty cells, NA, NaN and ? always do.",
+        description="By column, values that mean a gap, such as {cholesterol = [0]}; {'*' = [-9]} for all "
+        "columns. Empty cells, NA, NaN and ? always do.",
     )
     censored: Literal["refuse", "limit"] = Field(
         default="refuse",
-        description="Bounds among the numbers of a table, such as <5 or >100: an error, or read as the bound, and "
-        "counted in a note.",
+        description="Bounds among numbers, such as <5 or >100: an error, or read as the bound and counted in a note.",
     )
     categories: Literal["refuse", "encode"] | tuple[Column, ...] = Field(
         default="refuse",
-        description="Columns of a table that hold categories, each of which becomes a column of 0 and 1: those listed; "
-        "'encode': all that mostly hold no numbers; 'refuse': such columns are an error.",
+        description="Columns of categories, one column of 0 and 1 per category: those listed; 'encode': all "
+        "that are mostly not numbers; 'refuse': an error.",
     )
     category_share: float = Field(
         default=0.01,
         ge=0,
         le=1,
-        description="Categories in a smaller share of the training rows get no column: like unknown ones, they are 0 "
-        "in all of them.",
+        description="Categories in a smaller share of the training rows get no column, like unknown ones.",
     )
     category_limit: int = Field(
-        default=1000, ge=1, le=10**4, description="Most different values of a column of categories; more are an error."
+        default=1000, ge=1, le=10**4, description="Largest number of categories of a column; more are an error."
     )
     dates: tuple[Column, ...] = Field(
         default=(), description="Columns of a table with ISO dates (2024-03-01), read as days since 2000-01-01."
     )
     fit: Literal["pooled", "client"] = Field(
         default="pooled",
-        description="Whose training rows give a table's medians, means and deviations: those of all clients, or each "
-        "client's own; the set of columns is always learned from all clients.",
+        description="Training rows that give medians, means and deviations: all clients', or each client's "
+        "own. The columns always come from all.",
     )
 
     @property
@@ -404,7 +399,7 @@ class Tokens(DataSettings):
     lacking = "has no texts"
 
     vocabulary_size: int = Field(
-        default=98635, ge=2, le=10**7, description="Most tokens, the padding and the unknown token included."
+        default=98635, ge=2, le=10**7, description="Largest number of tokens, with padding and the unknown token."
     )
     sequence_length: int = Field(
         default=200, ge=1, le=10**6, description="Tokens per text; longer ones are cut, shorter ones padded."

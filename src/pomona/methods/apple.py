@@ -29,22 +29,11 @@ lr g / N^2 at first. Here the client trains a model of its own, which starts at 
                      mean eigenvalue of K;  0 while K = 0: relationships need progress to choose from
     end              c_i  <- c_i + w_i - m_i(p_i)  goes up;  w_i is the personal model
 
-- With w_i = m_i(p_i) + delta_i a round is descent of F_i(m_i(p_i) + delta_i), plus the penalty, in (delta_i, p_i).
-  dp is the minimum of <D_i, dp> + (||sum_j dp_j (c_j - o_i)||^2 + k ||dp||^2) / (2 lr) + ...: what the relationships
-  move is weighed in the model, where lr is known to be right, and k keeps each of them from moving far for little.
-  With A the rows c_j - o_i, w_i moves by -(lr I + A' R_i A) g, and A' R_i A is at most lr I: if F_i is L-smooth and
-  lr L <= 1, a full-batch step without momentum never raises F_i at mu = 0, whatever dr_lr. Nothing here depends on the
-  scale of progress: dr_lr needs no search; it only serves to slow the relationships down.
-- It gives up descent in the cores: c_i moves by delta_i, and the next mixture counts it p_ii times, others' p_ji
-  times. On quadratics of curvature 1 with P fixed, rounds follow W <- W - a P (W - W*), 0 < a < 1: each client's own
-  optimum W* is a fixed point, which P repels if an eigenvalue has a negative real part, as of two clients who use but
-  each other's core. Learning p turns those round; over all rounds no bound is proved.
-- Rounds learn nothing in the kernel of P, and cores grow in it without bound: at a dr_lr near 0 rows stay near p_0, all
-  mixtures are one model m, and core i moves by a (W*_i - m) in every round.
-- Slower than Separate where directions are flat: along one of curvature h, a is about lr h a step, and a round leaves
-  1 - a l of the way to the optimum, l an eigenvalue of P, where Separate leaves 1 - a. Rows at first have l = 1 for
-  what the optima share and l = 0 for what they do not. On three clients whose curvatures go from 1 down to 0.01, after
-  120 full-batch steps the loss was 2.7 times Separate's, after 300 nine times.
+- While lr L <= 1, F_i being L-smooth, a full-batch step without momentum never raises F_i at mu = 0, whatever dr_lr:
+  dr_lr needs no search, and only slows the relationships down. Over all rounds no bound is proved: each client's own
+  optimum is a fixed point, which can repel, and cores grow without bound in the kernel of P.
+- Slower than Separate along directions in which the loss is flat: on three clients with curvatures from 1 down to 0.01
+  the loss after 120 full-batch steps was 2.7 times Separate's. Derivations are in ``docs/internals/decisions.md``.
 - Rows p_0 and dr_lr = 0: mixtures are FedAvg's model, w_i is FedAvg-local's. One-hot rows and dr_lr = 0: Separate.
 
 Differs from the paper: the exponential scheduler is printed as e^(r/L), which grows and drops the eps that the text

@@ -3,7 +3,7 @@
 Li, Zhan, Shao, Li, Song. FedPHP: federated personalization with inherited private models. ECML-PKDD 2021
 (doi 10.1007/978-3-030-86486-6_36).
 
-    client           w_i <- SGD(w; E epochs on (1 - lambda) F_i + lambda R(., h_i))        h_i fixed
+    client           w_i <- SGD(w; E epochs on (1 - lambda) F_i + lambda R(., h_i)), (h_i is fixed)
                      h_i <- m h_i + (1 - m) w_i,   m = mu (r - 1) / rounds,   0 in the first participation,
                      mu in the rounds past the last in which a client never trained with adapts
     server           as FedAvg: w <- sum_i n_i / n w_i

@@ -91,33 +91,34 @@ class ModelSettings(Settings):
     )
     depth: int = Field(3, ge=1, le=8, description="how often unet halves the sides of images")
     patch: PatchSettings | None = Field(
-        None, description="masks: what the network sees of an image at a time; the whole image if not set"
+        None, description="masks: the part of an image that the network sees at a time; the whole image if not set"
     )
     loss: str = Field(
         "auto",
         description="auto: by the kind of targets; or module:function of (outputs (B, K), targets) -> losses (B,)",
     )
     label_smoothing: float = Field(
-        0.0, ge=0, lt=1, description="classes: share of each target that is spread over all classes, in all losses told"
+        0.0,
+        ge=0,
+        lt=1,
+        description="classes: share of each target that is spread over all classes, in every reported loss",
     )
     class_weights: Literal["none", "balanced"] | Annotated[tuple[Weight, ...], Field(max_length=10**6)] = Field(
         "none",
-        description="what a sample's class, or a label's yes, weighs in the training loss: a list in the order of "
-        "classes or labels; balanced: n / (k n_c), or no / yes, by the counts of each client's own training samples; "
-        "evaluated losses have no weights",
+        description="weight of each class, or of a label's yes, in the training loss: a list; balanced: n / "
+        "(k n_c), or no / yes, from each client's own training samples; evaluation losses are "
+        "not weighted",
     )
     init: Path | None = Field(None, description="safetensors file of the weights that training starts from")
     init_sha256: Sha256 | None = Field(
-        None, description="hash of the tensors in that file, so that no others are taken; a run writes it down"
+        None, description="hash of that file's tensors; others are refused; a run records it"
     )
-    init_skip: tuple[Glob, ...] = Field(
-        (), max_length=1000, description="globs over the tensors that start at random all the same"
-    )
+    init_skip: tuple[Glob, ...] = Field((), max_length=1000, description="globs of tensors that start at random")
     train: Literal["all", "head"] | Globs | LoraTraining = Field(
         "all",
         description="what is trained: all; head, the last layer; a list of globs over parameters; or "
         "{lora = {rank = 8, on = [globs over layers]}}; all else is frozen, and stays out of every message",
     )
     cache_features: Literal["auto", "off"] = Field(
-        "auto", description="auto: what the frozen part computes of a sample is computed once and kept; off: every time"
+        "auto", description="auto: the frozen part's outputs are computed once for each sample and kept; off: each time"
     )

@@ -93,8 +93,7 @@ class Recipe(Settings):
         default=0,
         ge=0,
         le=4,
-        description="split the clients into this many consecutive groups whose images stand turned by 0, 1, 2, 3 "
-        "quarter turns (a scanner that stands differently); 0 = none",
+        description="rotate the images of this many consecutive groups of clients by 0, 1, 2, 3 quarter turns; 0: none",
     )
 
 

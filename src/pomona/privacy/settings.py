@@ -20,7 +20,7 @@ class Privacy(Settings):
         ge=0, le=1e6, description="noise by clipping norm (sigma); 0 clips only: no privacy"
     )
     max_grad_norm: float = Field(ge=1e-30, le=1e6, description="L2 norm to which each sample's gradient is clipped (C)")
-    delta: float = Field(ge=1e-60, lt=1, description="chance that the bound does not hold (delta); below 1 / n")
+    delta: float = Field(ge=1e-60, lt=1, description="probability that the bound does not hold (delta); below 1 / n")
     epsilon_budget: float | None = Field(
         None, gt=0, le=1e9, description="a client stops before it would spend more (epsilon); no limit if not set"
     )
@@ -28,7 +28,7 @@ class Privacy(Settings):
         "rdp", description="how losses add up: Renyi, or the tighter numerical one"
     )
     acknowledge: tuple[Label, ...] = Field(
-        (), max_length=100, description="names of the releases that are not covered, and accepted"
+        (), max_length=100, description="names of the releases outside the bound that are accepted"
     )
     seed: int | None = Field(
         None,

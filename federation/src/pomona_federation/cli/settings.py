@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.output import Json
-from pomona.cli.settings import Part, Setting, find, of_part, show, table
+from pomona.cli.settings import Part, Setting, find, of_part, show, table, table_by
 from pomona.core.settings import Settings
 from pomona.storage.atomic_io import writing
 from pomona_federation.agreement import Federation, FoundingMember
@@ -27,15 +27,16 @@ from pomona_federation.study import (
 from pomona_federation.survey.settings import Noise, SurveySettings
 from pomona_federation.task_settings import TaskSettings
 
+BY_KIND = "STUDY.toml of kind "
 FILES: Mapping[str, type[Settings]] = {
     "federation.toml": Federation,
     "federation.toml, each [[silo]]": FoundingMember,
     "STUDY.toml": StudyTerms,
-    "STUDY.toml of kind train": TrainingStudy,
-    "STUDY.toml of kind evaluate": EvaluationStudy,
-    "STUDY.toml of kind search": SearchStudy,
-    "STUDY.toml of kind survey": SurveyStudy,
-    "[task] of both": TaskSettings,
+    f"{BY_KIND}train": TrainingStudy,
+    f"{BY_KIND}evaluate": EvaluationStudy,
+    f"{BY_KIND}search": SearchStudy,
+    f"{BY_KIND}survey": SurveyStudy,
+    "[task]": TaskSettings,
     "[evaluate] of STUDY.toml": EvaluateTerms,
     "[search] of STUDY.toml": SearchTerms,
     "[survey] of STUDY.toml": SurveySettings,
@@ -82,10 +83,15 @@ def page() -> str:
     parts = [
         "# Settings files of a federation",
         "Made by `pomona deploy settings --out docs/federation-files.md`; `pomona deploy settings KEY` explains one "
-        "key. Section `[run]` of `federation.toml` and `STUDY.toml` has the [settings of a run](settings.md), but for "
-        "those that silos set for themselves; `[data]` and `[views.NAME]` of `silo.toml` have those of section `data`.",
-        "A `federation.toml` may have the keys of a study of kind `train` beside its own, but for `decide`: that study "
-        "comes with the kits.",
+        "key. `[run]` of `federation.toml` and `STUDY.toml` takes the [settings of a run](settings.md), except what "
+        "silos set themselves; `[data]` and `[views.NAME]` of `silo.toml` take those of section `data`.",
+        "A `federation.toml` may also have the keys of a study of kind `train`, except `decide`: that study comes with "
+        "the kits.",
     ]
-    parts += [table(title, _own(record)) for title, record in FILES.items()]
+    kinds = {title.removeprefix(BY_KIND): _own(record) for title, record in FILES.items() if title.startswith(BY_KIND)}
+    for title, record in FILES.items():
+        if title == f"{BY_KIND}train":
+            parts.append(table_by("kind", "STUDY.toml, by kind of study", kinds))
+        elif title.removeprefix(BY_KIND) not in kinds:
+            parts.append(table(title, _own(record)))
     return "\n\n".join(parts) + "\n"

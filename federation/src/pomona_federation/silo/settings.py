@@ -42,40 +42,37 @@ class SiloFile(Settings):
 
     name: SiloName = Field(description="the silo's name in the federation")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda, or one GPU: cuda:1")
-    threads: int = Field(
-        1, ge=1, le=1024, description="threads of PyTorch; the bits of a model are the same everywhere with 1 alone"
-    )
+    threads: int = Field(1, ge=1, le=1024, description="threads of PyTorch; models are equal to the bit only with 1")
     keep_data_mb: int = Field(
         256, ge=0, le=2**20, description="data that the silo keeps in memory between messages (CSV, NPZ); 0 for none"
     )
     proxy: ProxyUrl = Field("", description="proxy on the way to the server, http://HOST:PORT; none if empty")
-    proxy_user: str = Field("", pattern=r"^[^:\s]*$", max_length=200, description="name that the proxy asks for")
-    proxy_password_file: Path | None = Field(
-        None, description="file with the password that the proxy asks for, mode 0600"
-    )
+    proxy_user: str = Field("", pattern=r"^[^:\s]*$", max_length=200, description="user name for the proxy")
+    proxy_password_file: Path | None = Field(None, description="file with the proxy's password, mode 0600")
     max_upload_mb: float | None = Field(None, gt=0, description="a round that would send more is refused")
     max_download_mb: float | None = Field(None, gt=0, description="a task that brings more is refused")
-    max_upload_mbit_s: float | None = Field(
-        None, ge=SLOWEST, description="most megabits a second that are sent to the server"
-    )
+    max_upload_mbit_s: float | None = Field(None, ge=SLOWEST, description="limit of megabits a second to the server")
     max_download_mbit_s: float | None = Field(
-        None, ge=SLOWEST, description="most megabits a second that are taken from the server"
+        None, ge=SLOWEST, description="limit of megabits a second from the server"
     )
     accept_epsilon: float | None = Field(
-        None, gt=0, description="most privacy loss that one study may cost; then none without noise runs"
+        None, gt=0, description="largest epsilon of one study; if set, studies without noise are refused"
     )
     accept_epsilon_total: float | None = Field(
-        None, gt=0, description="most that all studies on the same data may cost together; then none without noise runs"
+        None,
+        gt=0,
+        description="largest epsilon of all studies on the same data together; if set, studies without noise "
+        "are refused",
     )
     accept_delta_total: float | None = Field(
-        None, gt=0, lt=1, description="most that their deltas may add up to; 1 / n where accept_epsilon_total is set"
+        None, gt=0, lt=1, description="largest sum of their deltas; 1 / n if accept_epsilon_total is set"
     )
     data: Data = Field(description="the silo's data, as section data of a run")
     views: dict[StudyName, Data] = Field(
         {}, max_length=1000, description="further data of the silo by name, for studies that ask for them"
     )
     code: tuple[str, ...] = Field(
-        (), max_length=1000, description="own code, as module:name, that studies of the server may run here"
+        (), max_length=1000, description="own code, as module:name, that a study may run here"
     )
 
     @model_validator(mode="after")

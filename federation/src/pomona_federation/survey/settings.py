@@ -19,15 +19,15 @@ CellNames = Annotated[tuple[ToldName, ...], Field(min_length=1, max_length=MOST_
 class Noise(Settings):
     """Settings of a differentially private survey: epsilon, and the cells of every disclosed column."""
 
-    epsilon: float = Field(gt=0, le=100, description="privacy loss of the whole survey, for each silo's data")
+    epsilon: float = Field(gt=0, le=100, description="epsilon of the whole survey, for each silo's data")
     edges: dict[ToldName, Edges] = Field(
-        {}, max_length=MOST_COLUMNS, description="of columns and targets that are numbers: edges of bins, ascending"
+        {}, max_length=MOST_COLUMNS, description="by column or target of numbers: edges of bins, ascending"
     )
     categories: dict[ToldName, CellNames] = Field(
-        {}, max_length=MOST_COLUMNS, description="of columns that are categories: those that are counted"
+        {}, max_length=MOST_COLUMNS, description="by column of categories: those that are counted"
     )
     classes: tuple[ToldName, ...] = Field(
-        (), max_length=MOST_CELLS, description="classes that are counted; without them nothing about labels is reported"
+        (), max_length=MOST_CELLS, description="classes that are counted; if empty, nothing about labels is reported"
     )
 
     @model_validator(mode="after")
@@ -62,17 +62,23 @@ class SurveySettings(Settings):
     """The questions of a survey to every silo."""
 
     least: int = Field(
-        10, ge=3, le=10**6, description="least count: nothing about fewer rows is reported, not by a difference either"
+        10,
+        ge=3,
+        le=10**6,
+        description="least count: nothing about fewer rows is reported, nor follows from a difference",
     )
     cells: int = Field(
-        100, ge=2, le=MOST_CELLS, description="most groups in which a silo tells a column of numbers; more are finer"
+        100,
+        ge=2,
+        le=MOST_CELLS,
+        description="largest number of groups in which a silo reports a column of numbers; more are finer",
     )
     columns: tuple[ToldName, ...] = Field(
-        (), max_length=MOST_COLUMNS, description="columns that are asked about; all that every silo has if empty"
+        (), max_length=MOST_COLUMNS, description="columns to ask about; if empty, all that every silo has"
     )
-    words: int = Field(20_000, ge=0, le=MOST_WORDS, description="of texts: most words that a silo tells")
+    words: int = Field(20_000, ge=0, le=MOST_WORDS, description="texts: largest number of words that a silo reports")
     seed: int = Field(
-        0, ge=0, lt=2**63, description="as of a run: what is put aside for testing with it is not asked about"
+        0, ge=0, lt=2**63, description="as of a run: rows that it sets aside for testing are not asked about"
     )
     category_share: Share = Field(
         0.01, description="categories in a smaller share of all rows get no column in the next study's task"

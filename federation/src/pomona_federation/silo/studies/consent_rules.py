@@ -21,17 +21,13 @@ class ConsentTerms(Settings):
     """Terms kept in a study's ``study.json``, so that a later ``policy.toml`` does not change them."""
 
     members: int = Field(
-        1, ge=1, le=PLACES, description="fewest silos with samples, as the server counts them, this one included"
+        1, ge=1, le=PLACES, description="smallest number of silos with samples, with this one, by the server's count"
     )
-    accept_epsilon_total: float | None = Field(
-        None, gt=0, description="as of silo.toml: most that all studies on the same data may cost together"
-    )
-    accept_delta_total: float | None = Field(
-        None, gt=0, lt=1, description="as of silo.toml: most that their deltas may add up to"
-    )
-    not_before: date | None = Field(None, description="first day on which this silo works")
-    not_after: date | None = Field(None, description="last day on which this silo works, and on which it accepts")
-    hours: Hours = Field("", description="hours in which it works, local time, such as 20:00-06:00; any time if empty")
+    accept_epsilon_total: float | None = Field(None, gt=0, description="as in silo.toml")
+    accept_delta_total: float | None = Field(None, gt=0, lt=1, description="as in silo.toml")
+    not_before: date | None = Field(None, description="first day on which the silo works")
+    not_after: date | None = Field(None, description="last day on which the silo works and accepts")
+    hours: Hours = Field("", description="hours in which it works, local time, such as 20:00-06:00; always if empty")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -74,39 +70,38 @@ Named = Annotated[str, Field(min_length=1, max_length=200)]
 class ConsentPolicy(ConsentTerms):
     """Rules that a study must all fit to be accepted; an unset rule without a default fits every study."""
 
-    kinds: tuple[Kind, ...] = Field(min_length=1, max_length=20, description="kinds of studies; must be set")
-    methods: tuple[Named, ...] = Field(
-        (), max_length=1000, description="names of methods, of studies that train; any if empty"
-    )
-    models: tuple[Named, ...] = Field((), max_length=1000, description="names of networks; any if empty")
+    kinds: tuple[Kind, ...] = Field(min_length=1, max_length=20, description="allowed kinds of studies")
+    methods: tuple[Named, ...] = Field((), max_length=1000, description="allowed methods; any if empty")
+    models: tuple[Named, ...] = Field((), max_length=1000, description="allowed networks; any if empty")
     files: tuple[Sha256, ...] = Field(
-        (), max_length=10_000, description="SHA-256 of first weights and of own code's files; none if empty"
+        (), max_length=10_000, description="SHA-256 of allowed initial weights and files of own code; none if empty"
     )
     tasks: tuple[Sha256, ...] = Field(
         (),
         max_length=1000,
-        description="SHA-256 of sections task; those that a person accepted on the same data fit, too",
+        description="SHA-256 of allowed sections [task], beside those that a person has accepted on the same data",
     )
     acknowledge: tuple[Named, ...] = Field(
-        (), max_length=1000, description="releases that noise does not cover, as in a study's privacy; none if empty"
+        (), max_length=1000, description="allowed releases past the noise, as in [run.privacy]; none if empty"
     )
     views: tuple[NameOrNone, ...] = Field(
-        (), max_length=1000, description='data that a study may ask for, "" for [data]; any if empty'
+        (), max_length=1000, description='views that a study may ask for, "" for [data]; any if empty'
     )
     least_count: int = Field(10, ge=3, le=10**6, description="fewest rows that a survey may report together")
-    rounds: int | None = Field(None, ge=1, lt=ROUNDS, description="most rounds")
+    rounds: int | None = Field(None, ge=1, lt=ROUNDS, description="largest number of rounds")
     epochs_in_all: int = Field(
         10_000,
         ge=1,
         le=10**12,
-        description="largest number of passes over the training data, in all rounds and trials of a study",
+        description="largest number of passes over the training data in a whole study",
     )
-    deadline: float = Field(DAY, gt=0, le=LONGEST, description="most seconds that a round may take, as a study's")
-    mb_a_round: Megabytes | None = Field(None, description="most megabytes of models, both ways, in a round")
-    mb_in_all: Megabytes | None = Field(None, description="most megabytes of models, both ways, in all rounds")
+    deadline: float = Field(DAY, gt=0, le=LONGEST, description="longest deadline of a round, in seconds")
+    mb_a_round: Megabytes | None = Field(None, description="largest traffic of models in a round, both ways")
+    mb_in_all: Megabytes | None = Field(None, description="largest traffic of models in a study, both ways")
     otherwise: Literal["ask", "decline"] = Field(
         "ask",
-        description="other studies wait for a person (ask), or are declined if their text alone does not fit",
+        description="what happens to other studies: they wait for a person (ask), or are declined if their "
+        "text alone breaks a rule",
     )
 
     @classmethod
