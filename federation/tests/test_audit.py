@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import stat
 import tracemalloc
 from pathlib import Path
@@ -225,3 +226,18 @@ def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
     audit.write_limited(tmp_path / "state", "refused", reason="no 0")
     assert [line["reason"] for line in read(path)[-2:]] == ["no 0"] * 2
     assert verify(path) is None
+
+
+def test_the_table_of_events_in_the_documents_is_complete():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "deployment.md").read_text().partition("### Audit logs")[2].partition("\n## ")[0]
+    told = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))))
+    written = {"registered", "unregistered"}  # from sync_keys
+    for path in (root / "federation" / "src").rglob("*.py"):
+        code = path.read_text()
+        for event in re.findall(
+            r"(?:audit\.write|audited)\((?:silo, )?([\w\" ]+?(?: if [\w.]+ else \"\w+\")?)[,)]", code
+        ):
+            known = re.search(rf'^{event} = ("\w+")', code, re.MULTILINE)
+            written |= set(re.findall(r'"(\w+)"', known[1] if known else event))
+    assert told == written
