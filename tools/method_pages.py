@@ -15,13 +15,19 @@ from pomona.methods import METHODS
 from pomona.methods.base import Card
 
 FOLDER = Path(__file__).parents[1] / "docs/methods"
+EXAMPLE = "pomona run {name} --data digits --partition dirichlet rounds=20 --out runs/{name}"
+"""A command that works for every method; slow tests run it."""
 MEASURED = "guides/choose-a-method.md"
 """The document below docs/ whose first table under "Measured" has numbers of methods."""
 
 INTRODUCTION = """# Methods
 
-One page a paper, with its equations, what differs here from the paper and from published code, its settings, a command
-and measured numbers. Made by `tools/method_pages.py`.
+One page a paper: its equations, what differs here from the paper and from published code, settings and measured
+numbers. Made by `tools/method_pages.py`. A method runs by its name:
+
+```sh slow: twenty rounds
+COMMAND
+```
 
 | symbol | meaning |
 | --- | --- |
@@ -50,7 +56,8 @@ def pages() -> dict[str, str]:
     for name, settings in METHODS.items():
         modules[settings.__module__].append(name)
     made = {f"{module.rpartition('.')[2]}.md": _page(module, names, measured) for module, names in modules.items()}
-    return {"README.md": INTRODUCTION + _index(modules), **made}
+    introduction = INTRODUCTION.replace("COMMAND", EXAMPLE.format(name="apple"))
+    return {"README.md": introduction + _index(modules), **made}
 
 
 def measurements() -> dict[str, str]:
@@ -95,7 +102,7 @@ def _page(module: str, names: list[str], measured: Mapping[str, str]) -> str:
         facts = {name: [f for f in found if f not in common[0]] for name, found in facts.items()}
         keys = {name: [k for k in found if k not in common[1]] for name, found in keys.items()}
     for name in names:
-        parts += [f"## {name}", *_facts(facts[name]), _command(name, cards[name])]
+        parts += [f"## {name}", *_facts(facts[name])]
         if name in measured:
             parts.append(f"[Measured](../{MEASURED}#measured), in %: {measured[name]}.")
         parts += _table(keys[name])
@@ -163,13 +170,6 @@ def _about(card: Card, alone: bool) -> Iterator[str]:
         yield f"- **needs**: {card.needs.cohort}"
     yield f"- **a client keeps**: {typeset(card.exchange.keeps)}"
     yield f"- **clients come and go**: {typeset(card.joining)}"
-
-
-def _command(name: str, card: Card) -> str:
-    """Return the command of an example, which documents' slow tests run."""
-    more = " data.validation_share=0.2" if card.needs.validation else ""
-    command = f"pomona run {name} --data digits --partition dirichlet rounds=20{more} --out runs/{name}"
-    return f"```sh slow: twenty rounds\n{command}\n```"
 
 
 def _keys(kind: type[Settings]) -> list[str]:

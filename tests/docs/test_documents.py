@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from docs_blocks import HELD, Block, Runner, blocks
+from docs_blocks import HELD, Block, Runner, blocks, called
 from PIL import Image
 
 import pomona
-from method_pages import pages
+from method_pages import EXAMPLE, pages
 from pomona.config import resolve
 from pomona.methods import METHODS
 from pomona.personal import PersonalModel
@@ -170,6 +170,12 @@ def test_blocks_run(path, folder):
 )
 def test_long_blocks_run_too(path, folder):
     run(path, folder, slow=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_the_command_of_the_pages_of_methods_runs_for_all(method, folder):
+    assert called(EXAMPLE.format(name=method).split()[1:]) == 0
 
 
 def test_the_readme_counts_the_methods():

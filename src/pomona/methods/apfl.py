@@ -100,9 +100,6 @@ CARD = base.Card(
         down="1", up="1", private="the own model and the mixing weight alpha", keeps="its own model and alpha"
     ),
     headline=("personal", "trained"),
-    joining=(
-        "a newcomer's own model starts from the global one, alpha from its setting; unseen: as a newcomer, "
-        "under the standing global model"
-    ),
+    joining=("a newcomer's own model starts from the global one, alpha from its setting; an unseen client's too"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(per_batch=2),)),
 )

@@ -306,9 +306,9 @@ CARD = base.Card(
     ),
     headline=("personal", "trained"),
     joining=(
-        "p_0 follows the roster; a newcomer's core starts from the members' mean core, its row from p_0, its "
-        "column at the others from 0; a leaver's column and copies become 0; unseen: learns its DR row alone "
-        "over standing cores"
+        "p_0 follows the roster; a newcomer's core starts from the members' mean core, its row "
+        "from p_0, its column at the others from 0; a leaver's column and copies become 0; an "
+        "unseen client learns its DR row alone, over the final cores"
     ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )
@@ -325,9 +325,9 @@ CARDS = {
             keeps="its core, its DR row and the model it started from; under a budget copies of all cores (N models)",
         ),
         joining=(
-            "p_0 follows the roster; a newcomer's core and origin are the members' mean core, its row starts from p_0, "
-            "its column at the others from 0; a leaver's column and copies become 0; unseen: learns its DR row and a "
-            "model of its own"
+            "p_0 follows the roster; a newcomer's core and origin are the members' mean core, its "
+            "row starts from p_0, its column at the others from 0; a leaver's column and copies "
+            "become 0; an unseen client learns its DR row and a model of its own"
         ),
     ),
 }

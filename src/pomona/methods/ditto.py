@@ -85,8 +85,6 @@ CARD = base.Card(
     summary="FedAvg, and a personal model of each client held near the global one",
     exchange=base.Exchange(down="1", up="1", private="the personal model", keeps="its personal model"),
     headline=("personal", "trained"),
-    joining=(
-        "a newcomer's personal model starts from the global one; unseen: as a newcomer, under the standing global model"
-    ),
+    joining=("a newcomer's personal model starts from the global one; an unseen client's too"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -308,8 +308,8 @@ CARD = base.Card(
     exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its model"),
     headline=("personal", "trained"),
     joining=(
-        "xi runs over the members; a newcomer starts from their mean model; unseen: gets cloud models of its "
-        "own, and its model goes to nobody"
+        "xi runs over the members; a newcomer starts from their mean model; an unseen client "
+        "gets cloud models of its own, and sends its model to no one"
     ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -144,7 +144,7 @@ CARD = base.Card(
     summary="one global model, the mean of locally trained copies",
     exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="nothing"),
     headline=("global", "received"),
-    joining="a newcomer starts from the global model; unseen: trains from the standing global model",
+    joining="newcomers and unseen clients start from the global model",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )
 

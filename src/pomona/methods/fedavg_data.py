@@ -73,5 +73,5 @@ CARD = replace(
     summary="FedAvg with a small set of samples that all clients share",
     privacy=replace(fedavg.CARD.privacy, releases=(replace(base.RELEASES["shared-samples"], remedy="take fedavg"),)),
     exchange=replace(fedavg.CARD.exchange, private="the data but for the shared samples"),
-    joining="nobody may: the shared samples are drawn from all clients before round 1",
+    joining="not possible: the shared samples are drawn from all clients before round 1",
 )

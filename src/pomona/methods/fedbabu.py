@@ -96,6 +96,6 @@ CARD = base.Card(
         down="share of the body", up="share of the body", private="the fine-tuned model", keeps="the initial head"
     ),
     headline=("personal", "received"),
-    joining="a newcomer has the same head, and starts from the global body; unseen: trains from the standing one",
+    joining="newcomers and unseen clients have the same head, and start from the global body",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -50,8 +50,8 @@ CARD = base.Card(
     ),
     headline=("personal", "received"),
     joining=(
-        "a newcomer's normalisation layers start from the initial ones; unseen: trains them with the standing "
-        "shared layers"
+        "a newcomer's normalisation layers start from the initial ones; an unseen client trains "
+        "them with the final shared layers"
     ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
     needs=base.Needs(without_norms="FedAvg"),

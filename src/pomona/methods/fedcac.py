@@ -184,9 +184,6 @@ CARD = base.Card(
         tells={"critical": "which parameters of the model matter to it"},
     ),
     headline=("personal", "received"),
-    joining=(
-        "neighbours are members; a newcomer starts from the global model with nothing critical; unseen: trains from "
-        "the standing global model"
-    ),
+    joining=("neighbours are members; newcomers and unseen clients start from the global model with nothing critical"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

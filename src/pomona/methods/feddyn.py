@@ -115,9 +115,6 @@ CARD = base.Card(
         keeps="its linear term (1 model)",
     ),
     headline=("global", "received"),
-    joining=(
-        "h is the mean over the members: a leaver takes its own term along, a newcomer brings 0; unseen: as a "
-        "newcomer, under the standing global model"
-    ),
+    joining=("h is the mean over the members: a leaver takes its own term along; newcomers and unseen clients bring 0"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

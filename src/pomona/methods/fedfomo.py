@@ -211,8 +211,9 @@ CARD = base.Card(
     ),
     headline=("personal", "received"),
     joining=(
-        "a newcomer starts from the members' mean model and p_i = e_i; a leaver's column of P becomes 0 and "
-        "nobody asks for it; unseen: as a newcomer, its model goes to nobody"
+        "a newcomer starts from the members' mean model and p_i = e_i; a leaver's column of P "
+        "becomes 0 and is not requested; an unseen client is like a newcomer, but sends its "
+        "model to no one"
     ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),), releases=(VALIDATION_LOSSES,)),
     needs=base.Needs(cohort="any cohort, a validation split", validation=True),

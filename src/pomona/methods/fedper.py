@@ -45,6 +45,6 @@ CARD = base.Card(
         down="share of the lower layers", up="share of the lower layers", private="the head", keeps="its head"
     ),
     headline=("personal", "received"),
-    joining="a newcomer's head starts from the initial one; unseen: trains it under the standing shared layers",
+    joining="a newcomer's head starts from the initial one; an unseen client trains it on the final shared layers",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -160,6 +160,6 @@ CARD = base.Card(
         keeps="its inherited model",
     ),
     headline=("personal", "trained"),
-    joining="a newcomer inherits the global model; unseen: as a newcomer, under the standing global model",
+    joining="newcomers and unseen clients inherit the global model",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

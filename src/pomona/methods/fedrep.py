@@ -79,6 +79,6 @@ CARD = base.Card(
         down="share of the lower layers", up="share of the lower layers", private="the head", keeps="its head"
     ),
     headline=("personal", "received"),
-    joining="a newcomer's head starts from the initial one; unseen: fits its head to the standing shared layers",
+    joining="a newcomer's head starts from the initial one; an unseen client fits it to the final shared layers",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

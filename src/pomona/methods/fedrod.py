@@ -134,9 +134,6 @@ CARD = base.Card(
     summary="one global model by a class-balanced loss, and a head of each client added to its head",
     exchange=base.Exchange(down="1", up="1", private="the personal head", keeps="its personal head"),
     headline=("personal", "trained"),
-    joining=(
-        "a newcomer's personal head starts from its setting, under the global model; unseen: as a newcomer, under the "
-        "standing global model"
-    ),
+    joining=("a newcomer's personal head starts from its setting; an unseen client's too"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(per_batch=2),), batchwise=True),
 )

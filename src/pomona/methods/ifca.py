@@ -148,7 +148,7 @@ CARD = base.Card(
         tells={"cluster": "which of the global models fits its training data best"},
     ),
     headline=("personal", "received"),
-    joining="a newcomer chooses among the standing models; unseen: the same, and trains from its choice",
+    joining="newcomers and unseen clients choose among the models, and train from their choice",
     privacy=base.PrivacyCost(
         gradients=(base.Gradients(),),
         releases=(replace(base.RELEASES["training-loss"], remedy="take cfl, which reads no losses"),),

@@ -48,7 +48,8 @@ CARD = base.Card(
     ),
     headline=("personal", "received"),
     joining=(
-        "a newcomer's lower layers start from the initial ones; unseen: trains them under the standing shared layers"
+        "a newcomer's lower layers start from the initial ones; an unseen client trains them "
+        "below the final shared layers"
     ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -123,8 +123,9 @@ CARD = base.Card(
     ),
     headline=("personal", "trained"),
     joining=(
-        "sums run over the members; a newcomer starts from the initial model, its place at the server from "
-        "the mean last layer; unseen: as a newcomer, sent to nobody"
+        "sums run over the members; a newcomer starts from the initial model, its place at the "
+        "server from the mean last layer; an unseen client is like a newcomer, but sends its "
+        "layer to no one"
     ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

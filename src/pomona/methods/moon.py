@@ -98,6 +98,6 @@ CARD = base.Card(
     summary="one global model; clients keep their features near its own",
     exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its last local model"),
     headline=("global", "received"),
-    joining="a newcomer's last model is the global one; unseen: as a newcomer, under the standing global model",
+    joining="a newcomer's last model is the global one; an unseen client's too",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -69,6 +69,6 @@ CARD = base.Card(
     summary="a model of each client, held near the mean of all",
     exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its model"),
     headline=("personal", "trained"),
-    joining="a newcomer starts from the standing mean; unseen: as a newcomer, under the standing mean",
+    joining="newcomers and unseen clients start from the mean",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -211,8 +211,6 @@ CARD = base.Card(
     summary="each client takes over some layers of the global model, and keeps its own elsewhere",
     exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its last model"),
     headline=("personal", "trained"),
-    joining=(
-        "a newcomer starts from the global model and even gates; unseen: as a newcomer, under the standing global model"
-    ),
+    joining=("newcomers and unseen clients start from the global model and even gates"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

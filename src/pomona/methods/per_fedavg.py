@@ -125,7 +125,7 @@ CARD = base.Card(
     summary="one initial model, trained for what one local step makes of it",
     exchange=base.Exchange(down="1", up="1", private="the adapted model", keeps="nothing"),
     headline=("personal", "received"),
-    joining="a newcomer starts from the global model; unseen: trains from the standing global model",
+    joining="newcomers and unseen clients start from the global model",
     privacy=base.PrivacyCost(
         gradients=(
             base.Gradients(),

@@ -157,8 +157,8 @@ CARD = base.Card(
     exchange=base.Exchange(down="2", up="1", private="nothing but the data", keeps="nothing"),
     headline=("personal", "trained"),
     joining=(
-        "the graph runs over the members; a newcomer starts from their mean model; unseen: gets mixtures of its own, "
-        "and its model goes to nobody"
+        "the graph runs over the members; a newcomer starts from their mean model; an unseen "
+        "client gets mixtures of its own, and sends its model to no one"
     ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -108,7 +108,7 @@ CARD = base.Card(
     summary="one global model for all, a personal one near it for each batch of each client",
     exchange=base.Exchange(down="1", up="1", private="the personal model", keeps="nothing"),
     headline=("personal", "trained"),
-    joining="a newcomer starts from the global model; unseen: trains from the standing global model",
+    joining="newcomers and unseen clients start from the global model",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
     needs=base.Needs(steps="sgd"),
 )

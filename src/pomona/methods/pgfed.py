@@ -207,8 +207,9 @@ CARD = base.Card(
     ),
     headline=("personal", "trained"),
     joining=(
-        "a newcomer starts from the mean model and meets everybody's risk anew; a leaver's risk is in no sum; unseen: "
-        "trains from the standing mean model under the standing risks"
+        "a newcomer starts from the mean model and the first weights of everybody's risk; a "
+        "leaver's risk is in no sum; an unseen client trains from the final mean model under the "
+        "final risks"
     ),
     privacy=base.PrivacyCost(
         gradients=(base.Gradients(), base.Gradients(purpose=RISK, epochs=1)),

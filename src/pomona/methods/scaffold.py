@@ -125,10 +125,7 @@ CARD = base.Card(
         tells={"model_delta": "its change of the model", "control_delta": "the change of its control variate"},
     ),
     headline=("global", "received"),
-    joining=(
-        "c is the mean over the members: a leaver takes its own term along, a newcomer brings 0; unseen: as a "
-        "newcomer, under the standing global model and c"
-    ),
+    joining=("c is the mean over the members: a leaver takes its own term along; newcomers and unseen clients bring 0"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
     needs=base.Needs(steps="plain"),
 )

@@ -35,6 +35,6 @@ CARD = base.Card(
     summary="each client trains alone",
     exchange=base.Exchange(down="0", up="0", private="everything", keeps="its model"),
     headline=("personal", "trained"),
-    joining="a newcomer starts from the initial model; unseen: trains it alone",
+    joining="newcomers and unseen clients start from the initial model",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )
