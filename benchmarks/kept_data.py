@@ -20,9 +20,9 @@ import torch
 
 from pomona.core.rng import stream
 from pomona_federation.agreement import Federation
-from pomona_federation.silo.data import kept_data
-from pomona_federation.silo.data.silo_scenario import own_scenario
+from pomona_federation.silo import kept_data
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.silo_scenario import own_scenario
 from timing import Table, Times, chosen, measured, publish
 
 FULL, QUICK = ((1_000, 10_000, 50_000), 30, 5), ((100,), 3, 1)  # rows, columns, turns

@@ -31,8 +31,8 @@ from peers_deployment import flower_noop
 from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed
-from pomona_federation.server.members.superlink_client import pem
-from pomona_federation.server.processes import superlink
+from pomona_federation.server import superlink
+from pomona_federation.server.superlink_client import pem
 from pomona_federation.supervision.processes import environment
 from timing import Table, chosen, publish
 
@@ -42,8 +42,8 @@ import time
 from pathlib import Path
 from flwr.serverapp import ServerApp
 from pomona_federation.messages.message_bus import Message, Outgoing
-from pomona_federation.server.gate.auth_proxy import announce
-from pomona_federation.server.rounds.flower_bus import FlowerBus
+from pomona_federation.server.auth_proxy import announce
+from pomona_federation.server.flower_bus import FlowerBus
 app = ServerApp()
 @app.main()
 def main(grid, context):

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import tomli_w
 
-from pomona_federation.flower_bundle import bundle
+from pomona_federation.flower_internals import bundle
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.run import free_ports
-from pomona_federation.server.members.superlink_client import SuperLinkClient, pem
+from pomona_federation.server.superlink_client import SuperLinkClient, pem
 from pomona_federation.supervision.processes import adopt, disown, end, environment, process_tree, reap
 
 LIMIT = 600.0  # seconds

@@ -16,7 +16,7 @@ from pomona.federation.transport import Inline
 from pomona.scenario import Scenario
 from pomona_federation.flower_apps import client_app, server_app
 from pomona_federation.provision.provision import provision
-from pomona_federation.rehearsal.files import data_section, federation_file, write_rows
+from pomona_federation.rehearsal.inputs import data_section, federation_file, write_rows
 from pomona_federation.silo.settings import use_kit
 
 APPLE = {"name": "apple", "budget": 1}

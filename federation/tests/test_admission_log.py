@@ -9,7 +9,7 @@ from safetensors.numpy import load
 from pomona.core.errors import QuorumError
 from pomona.federation.admission import DEFAULT
 from pomona_federation.audit import read, verify
-from pomona_federation.silo.tasks import client_app
+from pomona_federation.silo import client_app
 from test_faults import mistaken, tensors
 from test_hostile_members import forged
 

@@ -11,8 +11,8 @@ from pomona.core.rng import stream
 from pomona.data import Dataset
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation
-from pomona_federation.rehearsal.files import federation_file
-from pomona_federation.silo.data.kept_data import conformed
+from pomona_federation.rehearsal.inputs import federation_file
+from pomona_federation.silo.kept_data import conformed
 from pomona_federation.task_settings import TaskSettings
 from test_preflight import command
 

@@ -20,11 +20,12 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from agreement_file import agreement
+from pomona_federation import certificates, keys
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
-from pomona_federation.pki import certificates, keys
 from pomona_federation.provision.provision import provision
-from pomona_federation.server.gate.auth_proxy import (
+from pomona_federation.server import superlink
+from pomona_federation.server.auth_proxy import (
     ANSWERS,
     BODY,
     PIECE,
@@ -37,11 +38,11 @@ from pomona_federation.server.gate.auth_proxy import (
     announce,
     announced,
 )
-from pomona_federation.server.members.registry_admin import dismiss
-from pomona_federation.server.processes import superlink
-from pomona_federation.server.processes.superlink import RequestAuth, http_protocol
+from pomona_federation.server.registry_admin import dismiss
+from pomona_federation.server.superlink import RequestAuth, http_protocol
+from pomona_federation.silo import server_requests
 from pomona_federation.silo.http_client import ServerRoute
-from pomona_federation.silo.membership import PATH, ask_membership
+from pomona_federation.silo.server_requests import ask_membership
 from pomona_federation.supervision.processes import environment
 
 MB = 10**6
@@ -141,7 +142,7 @@ def test_a_body_is_as_long_as_allowed(path, chunks, headers, status, read):
 def test_the_gate_itself_tells_how_a_silo_stands_and_reads_no_body():
     behind = Behind()
     behind.gate.membership = lambda _: "revoked"
-    assert PATH == STANDING
+    assert server_requests.STANDING == STANDING
     assert asyncio.run(behind.ask(STANDING, b"x" * 100)) == 200
     assert behind.read == 0
 

@@ -34,8 +34,8 @@ from pomona_federation.installation.restore import Restoring, needs_key, restore
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.server.rounds.server_app import ServerStatusFile
-from pomona_federation.silo.data.privacy_budget import Claim, Cost, Most, PrivacyBudget, overview
+from pomona_federation.server.server_app import ServerStatusFile
+from pomona_federation.silo.privacy_budget import Claim, Cost, Most, PrivacyBudget, overview
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.supervision.processes import environment
 from pomona_federation.versions import own

@@ -15,16 +15,16 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from agreement_file import agreement
 from pomona.core.errors import ConfigError
+from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.pki import certificates, keys
-from pomona_federation.pki.certificates import Shown, client_context
+from pomona_federation.certificates import Shown, client_context
 from pomona_federation.provision.provision import add, provision
-from pomona_federation.server.gate import client_certificates
-from pomona_federation.server.gate.auth_proxy import STANDING, Gate
-from pomona_federation.server.members.registry_admin import admit, dismiss
-from pomona_federation.server.processes.superlink import RequestAuth, http_protocol
+from pomona_federation.server import superlink
+from pomona_federation.server.auth_proxy import STANDING, Gate
+from pomona_federation.server.registry_admin import admit, dismiss
+from pomona_federation.server.superlink import RequestAuth, http_protocol
 from pomona_federation.silo.http_client import ServerRoute, client
-from pomona_federation.silo.membership import ask_membership
+from pomona_federation.silo.server_requests import ask_membership
 from pomona_federation.silo.settings import SiloFile
 from test_auth_proxy import OTHER, SuperLink, signed
 
@@ -54,7 +54,7 @@ def way(kit):
 @pytest.fixture
 def port_of_strangers(kits, monkeypatch):
     """The server's port with the gate, as seen by other machines; counts what passes it."""
-    monkeypatch.setattr(client_certificates, "local", lambda *_: False)
+    monkeypatch.setattr(superlink, "local", lambda *_: False)
     heard = []
 
     async def behind(scope, receive, send):
@@ -62,7 +62,7 @@ def port_of_strangers(kits, monkeypatch):
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    auth, head = RequestAuth(kits / "server"), client_certificates.shown_head
+    auth, head = RequestAuth(kits / "server"), superlink.shown_head
     gate = Gate(
         behind, lambda scope: auth(head(scope)), lambda: 0, membership=lambda scope: auth.membership(head(scope))
     )
@@ -78,13 +78,13 @@ def port_of_strangers(kits, monkeypatch):
         gate,
         host="127.0.0.1",
         port=way(kits / "north").server.port,
-        http=client_certificates.showing(Counted),
+        http=superlink.showing(Counted),
         ws="none",
         lifespan="off",
         log_level="critical",
         ssl_keyfile=str(certs / "server.key"),
         ssl_certfile=str(certs / "server.crt"),
-        **client_certificates.asked(certs / "ca.crt"),
+        **superlink.asking_for_certificates(certs / "ca.crt"),
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -15,17 +15,16 @@ from pydantic import ValidationError
 from pomona.core.errors import ConfigError, ProtocolError, QuorumError
 from pomona_federation import audit
 from pomona_federation.agreement import Federation
-from pomona_federation.server.studies.consents import Consents
-from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.silo.administration import preflight
-from pomona_federation.silo.data.privacy_budget import Cost
-from pomona_federation.silo.studies.consent_policy import excesses, misfits
-from pomona_federation.silo.studies.consent_rules import FILE, ConsentPolicy, ConsentTerms
-from pomona_federation.silo.studies.known_studies import KnownStudies
-from pomona_federation.silo.studies.silo_in_study import Silo
-from pomona_federation.silo.studies.study_facts import StudyFacts, StudyText, Traffic
-from pomona_federation.silo.studies.study_proposals import take_in, visit
-from pomona_federation.silo.tasks import task_policy
+from pomona_federation.server.consents import Consents
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.silo import preflight, task_policy
+from pomona_federation.silo.consent_policy import excesses, misfits
+from pomona_federation.silo.consent_rules import FILE, ConsentPolicy, ConsentTerms
+from pomona_federation.silo.known_studies import KnownStudies
+from pomona_federation.silo.privacy_budget import Cost
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.study_facts import StudyFacts, StudyText, Traffic
+from pomona_federation.silo.study_proposals import take_in, visit
 from pomona_federation.study import TrainingStudy, study_of
 from pomona_federation.task_settings import TaskSettings
 from test_preflight import command

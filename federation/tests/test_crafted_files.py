@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.core.table import of_records
 from pomona_federation.agreement import Federation
 from pomona_federation.audit import Audit
-from pomona_federation.server.members.member_registry import MemberRegistry
+from pomona_federation.server.member_registry import MemberRegistry
 from test_preflight import command, kit, server_kit, visit
 
 HOSTILE = "[/red] [bold]x\x1b]0;owned\x07\x1b[2J\nforged \u202eline\u2028"

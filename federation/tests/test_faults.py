@@ -24,10 +24,9 @@ from pomona_federation.audit import read
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256
-from pomona_federation.server.rounds import flower_transport, server_app
-from pomona_federation.server.rounds.server_app import ServerStatusFile
-from pomona_federation.silo.administration import silo_report
-from pomona_federation.silo.tasks import client_app
+from pomona_federation.server import flower_transport, server_app
+from pomona_federation.server.server_app import ServerStatusFile
+from pomona_federation.silo import client_app, silo_report
 from representatives import drawn
 
 BAD = {(2, 1)}  # silo-1 in round 2

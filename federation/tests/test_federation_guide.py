@@ -156,7 +156,7 @@ def test_readers_see_which_machine_a_block_is_for(tmp_path):
 
 def policy(path: Path):
     """A silo's rules, under a name; the reference that the guide names explains all of them."""
-    from pomona_federation.silo.studies.consent_rules import ConsentPolicy
+    from pomona_federation.silo.consent_rules import ConsentPolicy
 
     assert ConsentPolicy.of(path.parent)
     assert "federation-files.md#policytoml" in GUIDE.read_text()
@@ -185,7 +185,7 @@ def answers(play) -> bool:
     from pomona_federation.address import Address
     from pomona_federation.agreement import Federation
     from pomona_federation.silo.http_client import ServerRoute
-    from pomona_federation.silo.watchdog import ask_health
+    from pomona_federation.silo.server_requests import ask_health
 
     kit = play.folder / "A" / "kits" / "server"
     with suppress(ProtocolError):

@@ -12,7 +12,7 @@ from pomona.models import ModelSettings, build
 from pomona.models.weights import read
 from pomona.personal import PersonalModel
 from pomona_federation.agreement import Federation
-from pomona_federation.silo.administration import preflight
+from pomona_federation.silo import preflight
 
 
 @pytest.fixture

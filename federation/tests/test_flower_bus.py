@@ -6,8 +6,8 @@ from threading import Lock
 import pytest
 
 from pomona_federation.messages.message_bus import Message
-from pomona_federation.server.rounds import flower_bus
-from pomona_federation.server.rounds.flower_bus import WHOLE, FlowerBus
+from pomona_federation.server import flower_bus
+from pomona_federation.server.flower_bus import WHOLE, FlowerBus
 
 
 @dataclass

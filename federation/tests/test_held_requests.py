@@ -9,10 +9,9 @@ pytest.importorskip("flwr")
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import Message, Metadata, PushObjectRequest
 
-from pomona_federation.server.gate import held_requests
-from pomona_federation.server.gate.arrivals import PIPE, Arrivals, tell
-from pomona_federation.server.gate.auth_proxy import ANSWERS, PIECE
-from pomona_federation.server.gate.held_requests import ACTIVATE, SENT, TASKS, Hold, Notifier
+from pomona_federation.server import held_requests
+from pomona_federation.server.auth_proxy import ANSWERS, PIECE
+from pomona_federation.server.held_requests import ACTIVATE, PIPE, SENT, TASKS, Arrivals, Hold, Notifier, notify
 
 LOOK = "/v1/runtime/pull-messages"
 NODES = "/v1/runtime/get-nodes"
@@ -143,22 +142,22 @@ def test_a_member_whom_superlink_does_not_know_yet_is_to_try_again():
 
 
 def test_tickets_go_through_the_pipe(tmp_path):
-    tell(tmp_path, "ab")  # nobody listens
+    notify(tmp_path, "ab")  # nobody listens
     heard = Arrivals(tmp_path)
     assert heard.wait(0.0) == frozenset()
     for ticket in ("ab", "cd", "", "x" * 101, "a\nb", "ab"):
-        tell(tmp_path, ticket)
+        notify(tmp_path, ticket)
     assert heard.wait(FOREVER) == {"ab", "cd"}
     assert heard.wait(0.0) == frozenset()
     assert (tmp_path / PIPE).stat().st_mode & 0o777 == 0o600
     again = Arrivals(tmp_path)  # a server that was started again
-    tell(tmp_path, "ef")
+    notify(tmp_path, "ef")
     assert again.wait(FOREVER) == {"ef"}
 
 
 def test_what_is_no_pipe_is_neither_read_nor_written(tmp_path):
     (tmp_path / PIPE).write_text("mine")
-    tell(tmp_path, "ab")
+    notify(tmp_path, "ab")
     assert (tmp_path / PIPE).read_text() == "mine"
     with pytest.raises(FileExistsError, match="not a pipe"):
         Arrivals(tmp_path)

@@ -17,10 +17,10 @@ from pomona.storage import checkpoint
 from pomona.storage.run_status import FOLDER, committed, read_status
 from pomona_federation import flower_apps
 from pomona_federation.audit import read
+from pomona_federation.keys import Signer
 from pomona_federation.messages.tensor_bytes import Encoding
-from pomona_federation.pki.keys import Signer
-from pomona_federation.silo.tasks import client_app
-from pomona_federation.silo.tasks.task_policy import TaskPolicy
+from pomona_federation.silo import client_app
+from pomona_federation.silo.task_policy import TaskPolicy
 from pomona_federation.status import server
 from representatives import drawn
 

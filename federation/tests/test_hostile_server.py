@@ -10,6 +10,7 @@ from pomona.core.errors import PrivacyError, ProtocolError, StorageError
 from pomona.privacy.ledger import Ledger
 from pomona.storage.run_status import committed
 from pomona_federation.flower_apps import handled
+from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import (
     DownlinkEntry,
     EntryForm,
@@ -21,14 +22,13 @@ from pomona_federation.messages.message_bodies import (
 )
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
-from pomona_federation.pki.keys import Signer
 from pomona_federation.provision.provision import add
-from pomona_federation.server.rounds.server_app import ServerStatusFile
-from pomona_federation.silo.studies import own_state
-from pomona_federation.silo.studies.silo_in_study import Silo
-from pomona_federation.silo.tasks.client_app import ClientApp
-from pomona_federation.silo.tasks.round_store import RowCache
-from pomona_federation.silo.tasks.task_policy import TaskPolicy
+from pomona_federation.server.server_app import ServerStatusFile
+from pomona_federation.silo import own_state
+from pomona_federation.silo.client_app import ClientApp
+from pomona_federation.silo.round_store import RowCache
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.task_policy import TaskPolicy
 from representatives import drawn
 from test_faults import counted, on_answer
 from test_in_process import PRIVATE, edited

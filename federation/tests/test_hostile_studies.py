@@ -9,20 +9,18 @@ import pytest
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona_federation import audit, json_store, versions
 from pomona_federation.installation.contents import RULES, rule
-from pomona_federation.messages.message_bodies import Decision
-from pomona_federation.messages.study_exchange import PATH, StudyVisit, TakenDecision
-from pomona_federation.pki.keys import Signer
-from pomona_federation.server.members.member_registry import MemberRegistry
-from pomona_federation.server.processes.superlink_supervisor import ServerPolicy
-from pomona_federation.server.studies import consents
-from pomona_federation.server.studies.consents import Consents
-from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.server.studies.study_requests import StudyRequests
-from pomona_federation.silo.studies import known_studies, study_watch
-from pomona_federation.silo.studies.consent_rules import ConsentTerms
-from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
-from pomona_federation.silo.studies.study_proposals import visit
-from pomona_federation.silo.studies.study_watch import StudyWatch
+from pomona_federation.keys import Signer
+from pomona_federation.messages.message_bodies import STUDIES, Decision, StudyVisit, TakenDecision
+from pomona_federation.server import consents
+from pomona_federation.server.consents import Consents
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.study_requests import StudyRequests
+from pomona_federation.server.superlink_supervisor import ServerPolicy
+from pomona_federation.silo import known_studies, study_proposals
+from pomona_federation.silo.consent_rules import ConsentTerms
+from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.study_proposals import StudyWatch, visit
 from pomona_federation.study import parse_study
 from test_studies import asking, decided, heard, study_file
 
@@ -133,12 +131,12 @@ def test_nothing_is_stored_that_could_not_be_read_again(federation, offered, mon
 def test_a_study_that_could_not_be_taken_in_is_tried_again_after_a_while(federation, monkeypatch):
     one, other = "a" * 64, "b" * 64
     offers, taken, said, now = [[one], [one], [one], [one, other], []], [], [], [0.0]
-    monkeypatch.setattr(study_watch, "compare", lambda *_: versions.own())
-    monkeypatch.setattr(study_watch, "visit", lambda *_: offers.pop(0))
-    monkeypatch.setattr(study_watch.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(study_proposals, "compare", lambda *_: versions.own())
+    monkeypatch.setattr(study_proposals, "visit", lambda *_: offers.pop(0))
+    monkeypatch.setattr(study_proposals.time, "monotonic", lambda: now[0])
     watch = StudyWatch(federation.kits / "silo-0", said.append)
     monkeypatch.setattr(watch, "_take_in", lambda: taken.append(now[0]))
-    half = study_watch.AGAIN / 2
+    half = study_proposals.AGAIN / 2
     for _ in range(5):
         watch.look()
         now[0] += half
@@ -225,7 +223,7 @@ def visited(federation, *decisions):
         said = Decision(silo="silo-0", study=study, accepted=accepted)
         taken.append(TakenDecision(decision=said, signature=signer.sign(said.kind, said.statement)))
     body = StudyVisit(silo="silo-0", decisions=tuple(taken)).model_dump_json().encode()
-    return StudyRequests(federation.server).answer("silo-0", PATH, body)[0]
+    return StudyRequests(federation.server).answer("silo-0", STUDIES, body)[0]
 
 
 def raising(fault):

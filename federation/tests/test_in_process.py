@@ -22,10 +22,10 @@ from pomona_federation.agreement import Federation
 from pomona_federation.audit import Audit, read, verify
 from pomona_federation.flower_apps import LONGEST, ending_after, time_for
 from pomona_federation.messages.message_pieces import unpacked
-from pomona_federation.server.members.member_registry import MemberRegistry
-from pomona_federation.server.rounds.flower_bus import FlowerBus
-from pomona_federation.server.rounds.handshake import Handshake
-from pomona_federation.server.rounds.server_app import ServerStatusFile
+from pomona_federation.server.flower_bus import FlowerBus
+from pomona_federation.server.handshake import Handshake
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.server_app import ServerStatusFile
 from representatives import drawn
 
 OTHERS = [*(name for name in METHODS if name not in ("apple", "fedavg-data")), "fedrep+adam"]

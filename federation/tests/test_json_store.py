@@ -5,12 +5,12 @@ import json
 import pytest
 
 from pomona.core.errors import ConfigError, StorageError
+from pomona_federation import keys
 from pomona_federation.json_store import read_json
-from pomona_federation.pki import keys
-from pomona_federation.pki.keys import Signer, signed
-from pomona_federation.server.rounds.server_app import coordinate
-from pomona_federation.silo.administration.silo_report import ALONE, report
-from pomona_federation.silo.tasks.task_policy import LastTasks, PinnedAgreement
+from pomona_federation.keys import Signer, signed
+from pomona_federation.server.server_app import coordinate
+from pomona_federation.silo.silo_report import ALONE, report
+from pomona_federation.silo.task_policy import LastTasks, PinnedAgreement
 from test_hostile_server import Server, noise
 from test_preflight import found, kit
 
@@ -54,7 +54,7 @@ def test_an_answer_to_an_evaluation_that_is_damaged_is_named(text, server):
 
 
 def test_rounds_alone_are_what_was_seen_by_an_earlier_version(tmp_path):
-    from pomona_federation.silo.tasks.row_provenance import PeerHistory
+    from pomona_federation.silo.row_provenance import PeerHistory
 
     path = tmp_path / "seen.json"
     path.write_text('{"silo-0": 3}')

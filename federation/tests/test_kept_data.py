@@ -8,10 +8,10 @@ import pytest
 from federation_in_process import settings
 from pomona.data import data_settings
 from pomona_federation.agreement import Federation
-from pomona_federation.silo.data import kept_data
-from pomona_federation.silo.data.kept_data import DataKeeper, WantedData, own_data, size
-from pomona_federation.silo.data.silo_scenario import own_scenario
+from pomona_federation.silo import kept_data
+from pomona_federation.silo.kept_data import DataKeeper, WantedData, own_data, size
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.silo_scenario import own_scenario
 from pomona_federation.task_settings import TaskSettings
 from real_federation import check, ended
 

@@ -12,18 +12,18 @@ from pomona.core.errors import ConfigError, LockedError, ProtocolError
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked
+from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.audit import read
 from pomona_federation.installation.key_renewal import begin, certify, use
 from pomona_federation.messages.message_bodies import CertifiedKey, Renewal
-from pomona_federation.pki import certificates, keys
 from pomona_federation.provision.provision import add
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.server.members.member_registry import MemberRegistry
-from pomona_federation.server.members.registry_admin import dismiss, members, renew_key
-from pomona_federation.server.members.superlink_client import pem
-from pomona_federation.server.rounds.server_app import ServerStatusFile
-from pomona_federation.silo.administration import preflight
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.registry_admin import dismiss, members, renew_key
+from pomona_federation.server.server_app import ServerStatusFile
+from pomona_federation.server.superlink_client import pem
+from pomona_federation.silo import preflight
 from test_faults import counted
 from test_hostile_server import Server, noise
 from test_real_faults import check, ended
@@ -125,7 +125,7 @@ def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
         add(kits, "late")
         shutil.copytree(south / "data", kits / "late" / "data", dirs_exist_ok=True)
         (kits / "late" / "silo.toml").write_text(text.replace('name = "silo-2"', 'name = "late"', 1))
-        from pomona_federation.server.members.registry_admin import admit
+        from pomona_federation.server.registry_admin import admit
 
         admit(federation.server, "late", kits / "server" / "keys" / "late.pub")
         federation.grid.folders[30] = kits / "late"

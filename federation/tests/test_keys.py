@@ -26,8 +26,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona_federation.pki import certificates, keys
-from pomona_federation.server.members import superlink_client
+from pomona_federation import certificates, keys
+from pomona_federation.server import superlink_client
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 SECOND = timedelta(seconds=1)

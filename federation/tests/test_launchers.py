@@ -14,14 +14,11 @@ import tomli_w
 from agreement_file import TASK
 from pomona.config import resolve  # noqa: F401  settings must be importable without Flower
 from pomona.core.errors import ConfigError
-from pomona_federation import flower_bundle
+from pomona_federation import flower_internals
 from pomona_federation.agreement import PROTOCOL, Federation
 from pomona_federation.provision.provision import provision
-from pomona_federation.server.gate import auth_proxy
-from pomona_federation.server.members import superlink_client
-from pomona_federation.server.processes import launcher, superlink
-from pomona_federation.server.processes.superlink import anonymous
-from pomona_federation.supervision import connection_owner
+from pomona_federation.server import auth_proxy, launcher, superlink, superlink_client
+from pomona_federation.server.superlink import anonymous
 from pomona_federation.supervision.processes import QUIET, environment
 
 VERSION = f"{PROTOCOL}.0.0"
@@ -85,14 +82,14 @@ def test_of_this_machine_the_servers_own_account_alone_reaches_more(monkeypatch)
             client = socket.create_connection(server.getsockname()[:2])
             with server.accept()[0] as accepted:
                 ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
-                assert connection_owner.ours(*ends)
-                assert not connection_owner.ours(("203.0.113.9", ends[0][1]), ends[1])
+                assert auth_proxy.ours(*ends)
+                assert not auth_proxy.ours(("203.0.113.9", ends[0][1]), ends[1])
                 with monkeypatch.context() as other:
-                    other.setattr(connection_owner, "ROOT", -1)
-                    other.setattr(connection_owner.os, "getuid", lambda: own + 1)
-                    assert not connection_owner.ours(*ends)
+                    other.setattr(auth_proxy, "ROOT", -1)
+                    other.setattr(auth_proxy.os, "getuid", lambda: own + 1)
+                    assert not auth_proxy.ours(*ends)
                 client.close()
-                assert not connection_owner.ours(*ends)
+                assert not auth_proxy.ours(*ends)
 
 
 def test_a_client_of_ipv4_is_found_where_the_server_listens_on_ipv6():
@@ -103,7 +100,7 @@ def test_a_client_of_ipv4_is_found_where_the_server_listens_on_ipv6():
     ):
         ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
         assert ends[0][0] == "::ffff:127.0.0.1"
-        assert connection_owner.ours(*ends)
+        assert auth_proxy.ours(*ends)
 
 
 def test_what_may_not_pass_is_answered_plainly():
@@ -148,17 +145,20 @@ def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, mon
     kit = shutil.copytree(kits / "server", tmp_path / "server")
     planned = Federation.read(kit / "federation.toml")
     launcher.require_ready(kit, planned)
-    assert hashlib.sha256(flower_bundle.agreed(kit)).hexdigest() == (kits / "north" / "app.sha256").read_text().strip()
+    assert (
+        hashlib.sha256(flower_internals.agreed_bundle(kit)).hexdigest()
+        == (kits / "north" / "app.sha256").read_text().strip()
+    )
     code = kit / "app" / "pomona_app" / "client_app.py"
     code.write_text(code.read_text() + "# changed\n")
-    found = flower_bundle.digest(kit / "app")
+    found = flower_internals.bundle_sha256(kit / "app")
     with pytest.raises(ConfigError) as refused:
         launcher.require_ready(kit, planned)
     for word in (
         f"{kit / 'app'} ",
         found[:12],
         f"{kit / 'app.sha256'} ",
-        flower_bundle.pinned(kit)[:12],
+        flower_internals.pinned(kit)[:12],
         "provision again",
     ):
         assert word in str(refused.value)
@@ -178,7 +178,7 @@ def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, mon
 
 def test_commands_carry_tls_and_keys_unless_insecure(tmp_path):
     server = superlink.command(tmp_path, federation(bind="0.0.0.0:8443", server="fl.example.org:8443"))
-    assert server[1:4] == ["-m", "pomona_federation.server.processes.superlink", str(tmp_path)]
+    assert server[1:4] == ["-m", "pomona_federation.server.superlink", str(tmp_path)]
     assert server[4:8] == ["--host", "0.0.0.0", "--port", "8443"]
     assert "--enable-supernode-auth" in server
     assert "--insecure" not in server

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pomona.cli import main
-from pomona_federation.silo.tasks import client_app
+from pomona_federation.silo import client_app
 from pomona_federation.supervision import process_logs
 from pomona_federation.supervision.process_logs import LINE, LogFile, LogReader, at_round, logging_to, parsed
 from pomona_federation.supervision.supervisor import Supervisor

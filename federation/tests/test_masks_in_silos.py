@@ -11,8 +11,8 @@ from pomona.core.errors import DataError
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation as Agreement
-from pomona_federation.rehearsal.files import federation_file
-from pomona_federation.silo.data.kept_data import conformed
+from pomona_federation.rehearsal.inputs import federation_file
+from pomona_federation.silo.kept_data import conformed
 from pomona_federation.task_settings import TaskSettings
 
 

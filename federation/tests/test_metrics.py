@@ -18,14 +18,13 @@ import monitored
 from monitored import HOSTILE, copied, running
 from pomona.core.errors import LockedError
 from pomona.storage.lock import locked
+from pomona_federation import certificates
 from pomona_federation.audit import Audit, read
 from pomona_federation.json_store import write_json
-from pomona_federation.monitoring import server_metrics, silo_metrics
-from pomona_federation.monitoring.followed_file import Followed
+from pomona_federation.monitoring import metrics
 from pomona_federation.monitoring.metrics_app import listening, metrics_app, of_server, of_silo
 from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, Sample, rendered, together
-from pomona_federation.monitoring.watched_server import AuditedServer
-from pomona_federation.pki import certificates
+from pomona_federation.monitoring.watched_server import AuditedServer, Followed
 from pomona_federation.supervision.status_files import NODE, NodeStatus
 from test_preflight import command, kit
 
@@ -296,9 +295,9 @@ def expressions():
 
 def test_every_metric_of_the_examples_exists_with_its_labels_and_states(known):
     states = {
-        "pomona_server_state": server_metrics.STATES,
-        "pomona_server_silos": server_metrics.SILO_STATES,
-        "pomona_silo_state": silo_metrics.STATES,
+        "pomona_server_state": metrics.STUDY_STATES,
+        "pomona_server_silos": metrics.SILO_STATES,
+        "pomona_silo_state": metrics.NODE_STATES,
     }
     named = [m for e in expressions() for m in re.findall(r"(pomona_\w+)(?:\{([^}]*)\})?", e)]
     assert len(named) > 30
@@ -324,5 +323,5 @@ def test_the_rules_pass_prometheus_own_check():
 
 
 def test_a_day_is_one_in_utc():
-    assert server_metrics.day("2026-11-23") == datetime(2026, 11, 23, tzinfo=UTC).timestamp()
-    assert server_metrics.day(None) is None
+    assert metrics.day("2026-11-23") == datetime(2026, 11, 23, tzinfo=UTC).timestamp()
+    assert metrics.day(None) is None

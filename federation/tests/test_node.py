@@ -19,15 +19,15 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from pomona_federation import flower_internals
 from pomona_federation.flower_internals import Connection
-from pomona_federation.silo.processes import node, worker
-from pomona_federation.silo.processes.node import Node
-from pomona_federation.silo.processes.worker import Worker
+from pomona_federation.silo import node, worker
+from pomona_federation.silo.node import Node
+from pomona_federation.silo.worker import Worker
 
 PINNED = "a" * 64
 READY = """
 import os, socket, sys, threading, time
-from pomona_federation.silo.processes import worker
-from pomona_federation.silo.processes.worker import Forker, obstacle, preload
+from pomona_federation.silo import worker
+from pomona_federation.silo.worker import Forker, obstacle, preload
 """
 
 

@@ -1,4 +1,4 @@
-"""Content of a kit that has no effect: a state made on another machine, decisions without their audit line."""
+"""Content of a kit that has no effect: a state made on another own_state, decisions without their audit line."""
 
 import json
 import os
@@ -15,16 +15,13 @@ from pomona_federation import audit
 from pomona_federation.flower_apps import handled
 from pomona_federation.installation.backup import backup
 from pomona_federation.installation.restore import Restoring, restore
-from pomona_federation.silo import machine
-from pomona_federation.silo.data import noise_stores
-from pomona_federation.silo.data.noise_stores import open_own
-from pomona_federation.silo.data.privacy_budget import Cost, PrivacyBudget
-from pomona_federation.silo.processes import supernode_supervisor
-from pomona_federation.silo.processes.supernode_supervisor import run_node
+from pomona_federation.silo import node_supervisor, noise_stores, own_state
+from pomona_federation.silo.known_studies import FILE, KnownStudies
+from pomona_federation.silo.node_supervisor import run_node
+from pomona_federation.silo.noise_stores import open_own
+from pomona_federation.silo.own_state import rules
+from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.silo.studies import own_state
-from pomona_federation.silo.studies.known_studies import FILE, KnownStudies
-from pomona_federation.silo.studies.own_state import rules
 from test_consent_policy import known, lines, ruled, submitted
 from test_preflight import command
 from test_studies import decided, heard, own_models
@@ -44,7 +41,7 @@ def elsewhere(tmp_path, monkeypatch):
     def move(number="0" * 32):
         path = tmp_path / "machine-id"
         path.write_text(number + "\n")
-        monkeypatch.setattr(machine, "MACHINE", (path,))
+        monkeypatch.setattr(own_state, "MACHINE", (path,))
 
     return move
 
@@ -230,7 +227,7 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     silo = SiloFile.load(path)
     assert told()[1] == ("silo.toml: accept_epsilon = 3.0, code = ('mine:run',)", False)
     said = []
-    monkeypatch.setattr(supernode_supervisor.node, "command", lambda *_: (_ for _ in ()).throw(ConfigError("end")))
+    monkeypatch.setattr(node_supervisor.node, "command", lambda *_: (_ for _ in ()).throw(ConfigError("end")))
     with pytest.raises(ConfigError, match="end"):
         run_node(kit, said.append)
     assert [line.partition("Z ")[2] for line in said[1:]] == ["warning: " * strange + text for text, strange in told()]
@@ -256,7 +253,7 @@ def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(feder
     heard(federation, "silo-0")
     kit = federation.kits / "silo-0"
     with monkeypatch.context() as there:
-        there.setattr(machine, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+        there.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
         own_state.mark(kit)
         decided(federation, "silo-0", "second")
         assert known(federation).status == "accepted"
@@ -272,7 +269,7 @@ def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypa
     kit = federation.kits / "silo-0"
     own_state.begin(kit)
     with monkeypatch.context() as there:
-        there.setattr(machine, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+        there.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
         PrivacyBudget(kit).enter_unknown("0" * 16, Cost(1.0))
         assert PrivacyBudget(kit).unknown.epsilon == 1.0
     with pytest.raises(PrivacyError, match=r"budget\.json was not written on this machine"):
@@ -296,7 +293,7 @@ def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(fede
     worked(2.0)
     state.rename(own)
     with monkeypatch.context() as there:
-        there.setattr(machine, "MACHINE", (written(tmp_path / "id", "1" * 32),))
+        there.setattr(own_state, "MACHINE", (written(tmp_path / "id", "1" * 32),))
         worked(1e-6)
         decided(federation, "silo-0", "second")
         assert known(federation).status == "accepted"

@@ -15,7 +15,7 @@ from pomona.core.errors import ProtocolError
 from pomona_federation.address import Address
 from pomona_federation.silo import http_client
 from pomona_federation.silo.http_client import AnswerRefused, ServerRoute, client
-from pomona_federation.silo.watchdog import request
+from pomona_federation.silo.server_requests import request
 
 UNPACKED = 64 * 2**20
 BOMB = gzip.compress(gzip.compress(bytes(UNPACKED)))

@@ -17,19 +17,17 @@ from agreement_file import agreement
 from pomona.cli import main
 from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageError
 from pomona.data.dataset import Dataset
-from pomona_federation import status
+from pomona_federation import certificates, keys, status
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
+from pomona_federation.certificates import certificate, left, private
 from pomona_federation.flower_apps import handled
 from pomona_federation.messages.message_bus import Message
-from pomona_federation.pki import certificates, keys
-from pomona_federation.pki.certificates import certificate, left, private
-from pomona_federation.server.members import registry_admin
-from pomona_federation.silo.administration import preflight, silo_report
-from pomona_federation.silo.data import kept_data, silo_scenario
+from pomona_federation.server import registry_admin
+from pomona_federation.silo import kept_data, preflight, silo_report, silo_scenario
 from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.server_requests import ask_health
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.silo.watchdog import ask_health
 
 SILO = """
 name = "north"

@@ -10,11 +10,11 @@ from pomona.core.errors import PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.data.settings import ClientFiles
 from pomona_federation import audit, status
-from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.silo.data.data_sources import hashed, shared, sources
-from pomona_federation.silo.data.privacy_budget import MOST, BudgetFile, Claim, Cost, Most, PrivacyBudget
-from pomona_federation.silo.studies.known_studies import KnownStudies
-from pomona_federation.silo.studies.silo_in_study import Silo
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.silo.data_sources import hashed, shared, sources
+from pomona_federation.silo.known_studies import KnownStudies
+from pomona_federation.silo.privacy_budget import MOST, BudgetFile, Claim, Cost, Most, PrivacyBudget
+from pomona_federation.silo.silo_in_study import Silo
 from test_hostile_server import ROUNDS, Server, edited, noise
 from test_in_process import PRIVATE
 from test_studies import decided, heard, own_models, study_file
@@ -163,7 +163,7 @@ def test_reservations_have_a_limit(budget, tmp_path, monkeypatch):
     data = clinic(tmp_path, "a.csv")
     budget.reserve(claim(), data, Most())
     full = BudgetFile.of(budget.reservations * MOST)
-    monkeypatch.setattr("pomona_federation.silo.data.privacy_budget.read_json", lambda *_: full)
+    monkeypatch.setattr("pomona_federation.silo.privacy_budget.read_json", lambda *_: full)
     with pytest.raises(PrivacyError, match="as many as it takes"):
         budget.reserve(claim("two"), data, Most())
 

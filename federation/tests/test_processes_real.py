@@ -19,10 +19,10 @@ from pomona.core.errors import ProtocolError
 from pomona.storage.run_status import read_status
 from pomona_federation import status
 from pomona_federation.audit import read, verify
-from pomona_federation.flower_bundle import digest
+from pomona_federation.flower_internals import bundle_sha256
 from pomona_federation.provision.provision import provision
-from pomona_federation.server.members.registry_admin import dismiss
-from pomona_federation.silo.membership import REFUSALS
+from pomona_federation.server.registry_admin import dismiss
+from pomona_federation.silo.server_requests import REFUSALS
 from pomona_federation.supervision.processes import process_tree
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ def kits(tmp_path):
     (app / "server_app.py").write_text(SERVER_APP.format(rounds=ROUNDS))
     (app / "client_app.py").write_text(CLIENT_APP)
     for kit in ("server", "north"):
-        (out / kit / "app.sha256").write_text(digest(out / "server" / "app") + "\n")
+        (out / kit / "app.sha256").write_text(bundle_sha256(out / "server" / "app") + "\n")
     (out / "north" / "silo.toml").write_text('name = "north"\n[data]\nname = "digits"\n')
     before = set(process_tree(os.getpid()))
     yield out
@@ -137,7 +137,7 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
         reached = round_(kits)
         until(lambda: round_(kits) > reached)
         strangers_are_refused(kits)
-        os.kill(pid_of(server, "pomona_federation.server.processes.superlink"), signal.SIGKILL)
+        os.kill(pid_of(server, "pomona_federation.server.superlink"), signal.SIGKILL)
         until(lambda: "SuperLink is gone" in log.read_text())
         reached = round_(kits)
         until(lambda: round_(kits) > reached)

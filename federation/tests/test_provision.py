@@ -25,13 +25,12 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError, StorageError
 from pomona.data.settings import TextColumns
 from pomona.methods import METHODS
-from pomona_federation import flower_bundle
+from pomona_federation import certificates, flower_internals, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.pki import certificates, keys
 from pomona_federation.provision import kit_files
 from pomona_federation.provision.provision import add, provision, renew
 from pomona_federation.provision.wheels import locked, own_wheels
-from pomona_federation.silo.administration import preflight
+from pomona_federation.silo import preflight
 from pomona_federation.silo.settings import SiloFile
 
 TASK = {"kind": "image", "input_shape": [8, 8, 1], "classes": ['a "b"', "é😀"], "scale": [16.0]}
@@ -214,7 +213,9 @@ def test_the_apps_bytes_do_not_depend_on_the_federation_or_on_what_python_leaves
     cache = tmp_path / "kits/server/app/pomona_app/__pycache__"
     cache.mkdir()
     (cache / "x.pyc").write_bytes(b"x")
-    assert flower_bundle.digest(tmp_path / "kits/server/app") == (kit / "north/app.sha256").read_text().strip()
+    assert (
+        flower_internals.bundle_sha256(tmp_path / "kits/server/app") == (kit / "north/app.sha256").read_text().strip()
+    )
 
 
 # Newcomers

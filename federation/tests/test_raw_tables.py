@@ -18,8 +18,8 @@ from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 from pomona_federation.flower_apps import server_app
 from pomona_federation.provision.provision import provision
-from pomona_federation.rehearsal.files import federation_file
-from pomona_federation.silo.data.kept_data import agreed_data, conformed
+from pomona_federation.rehearsal.inputs import federation_file
+from pomona_federation.silo.kept_data import agreed_data, conformed
 from pomona_federation.task_settings import TaskSettings, of_files
 
 SITES = ("north", "east", "south")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pomona.cli.settings import find
 from pomona_federation.agreement import Federation
-from pomona_federation.cli.settings import FILES, in_files, page
+from pomona_federation.cli.deploy import FILES, in_files, page
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import KINDS, StudyTerms
 

@@ -8,7 +8,7 @@ import torch
 
 from pomona.core.errors import ConfigError, QuorumError
 from pomona_federation import status
-from pomona_federation.silo.data.silo_scenario import require_device
+from pomona_federation.silo.silo_scenario import require_device
 from test_consent_policy import known, ruled, submitted
 from test_preflight import command
 from test_studies import decided, heard
@@ -71,7 +71,7 @@ def test_an_accepted_study_that_fails_in_every_round_says_so_until_it_goes_on(si
     assert line in row["fault"]
     path = kit / "silo.toml"
     path.write_text(path.read_text().replace('"cuda"', '"cpu"'))
-    from pomona_federation.server.studies.study_queue import StudyQueue
+    from pomona_federation.server.study_queue import StudyQueue
 
     StudyQueue(federation.server).resume("second")
     federation.run("second")

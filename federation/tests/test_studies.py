@@ -14,14 +14,14 @@ from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumEr
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status
 from pomona_federation import audit, status, versions
-from pomona_federation.messages.study_exchange import PATH, StudyVisit
+from pomona_federation.messages.message_bodies import STUDIES, StudyVisit
 from pomona_federation.provision.provision import add
-from pomona_federation.server.members.registry_admin import dismiss
-from pomona_federation.server.studies.consents import Consents
-from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.server.studies.study_requests import StudyRequests, overview
-from pomona_federation.silo.studies.known_studies import KnownStudies
-from pomona_federation.silo.studies.study_proposals import compare, consider, visit
+from pomona_federation.server.consents import Consents
+from pomona_federation.server.registry_admin import dismiss
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.study_requests import StudyRequests, overview
+from pomona_federation.silo.known_studies import KnownStudies
+from pomona_federation.silo.study_proposals import compare, consider, visit
 from pomona_federation.study import study_of
 
 
@@ -233,7 +233,7 @@ def test_a_study_whose_text_is_not_what_its_hash_says_is_not_taken_in(federation
 
     def swapped(path, body):
         text = ask(path, body)
-        return text if path == PATH else text.replace(b'"rounds":3', b'"rounds":9')
+        return text if path == STUDIES else text.replace(b'"rounds":3', b'"rounds":9')
 
     said = []
     consider(federation.kits / "silo-0", swapped, said.append)
@@ -262,7 +262,7 @@ def test_no_code_and_no_file_that_the_server_names_is_touched(federation, run, m
         pytest.fail("something of the study was resolved")
 
     monkeypatch.setattr("pomona_federation.agreement.StudyAgreement.config", fails)
-    answers = {PATH: b'{"studies": ["%s"]}' % (b"a" * 64), f"{PATH}/{'a' * 64}": study.text.encode()}
+    answers = {STUDIES: b'{"studies": ["%s"]}' % (b"a" * 64), f"{STUDIES}/{'a' * 64}": study.text.encode()}
     said = []
     consider(federation.kits / "silo-0", lambda path, _: answers[path], said.append)
     assert "own code" in said[0] or "by its path" in said[0]
@@ -288,7 +288,7 @@ def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federat
             "decisions": (taken.model_copy(update={"decision": taken.decision.model_copy(update={"silo": "silo-1"})}),),
         }
     )
-    status, text = StudyRequests(federation.server).answer("silo-1", PATH, forged.model_dump_json().encode())
+    status, text = StudyRequests(federation.server).answer("silo-1", STUDIES, forged.model_dump_json().encode())
     assert (status, b"signature" in text) == (400, True)
     assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
 
@@ -297,7 +297,7 @@ def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federat
     "body", [b"", b"{}", b"[" * 100_000, b'{"silo": "../x"}', b'{"silo": "silo-0", "decisions": 3}', b"\xff"]
 )
 def test_a_visit_that_is_none_is_refused_in_one_line(federation, body):
-    status, text = StudyRequests(federation.server).answer("silo-0", PATH, body)
+    status, text = StudyRequests(federation.server).answer("silo-0", STUDIES, body)
     assert status == 400
     assert text.count(b"\n") == 1
 
@@ -305,11 +305,11 @@ def test_a_visit_that_is_none_is_refused_in_one_line(federation, body):
 def test_a_path_that_is_no_hash_names_no_study(federation):
     StudyQueue(federation.server).submit(study_file(federation, "second"))
     for path in ("", "..", "../second/study.json", "0" * 64):
-        assert StudyRequests(federation.server).answer("silo-0", f"{PATH}/{path}", b"")[0] == 404
+        assert StudyRequests(federation.server).answer("silo-0", f"{STUDIES}/{path}", b"")[0] == 404
 
 
 def test_a_study_that_no_silo_could_read_is_not_submitted(federation, monkeypatch):
-    monkeypatch.setattr("pomona_federation.server.studies.study_queue.LONGEST", 100)
+    monkeypatch.setattr("pomona_federation.server.study_queue.LONGEST", 100)
     with pytest.raises(ConfigError, match="no silo reads"):
         StudyQueue(federation.server).submit(study_file(federation, "second"))
     assert [study.name for study in StudyQueue(federation.server).all] == [""]
@@ -331,7 +331,7 @@ def test_a_decision_is_told_at_once_where_the_server_can_be_reached(federation, 
         main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-1")])  # no server listens
     assert "cannot be reached" in capsys.readouterr().out
     monkeypatch.setattr(
-        "pomona_federation.silo.studies.study_proposals.over_the_network", lambda kit: asking(federation, kit.name)
+        "pomona_federation.silo.study_proposals.over_the_network", lambda kit: asking(federation, kit.name)
     )
     with suppress(SystemExit):
         main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-0")])

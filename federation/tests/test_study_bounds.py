@@ -14,12 +14,12 @@ from pomona.methods import METHODS
 from pomona.methods.base import Initial
 from pomona.models.parameter_space import ParameterSpace
 from pomona_federation import status
-from pomona_federation.messages.study_exchange import PATH
-from pomona_federation.server.studies.study_requests import StudyRequests
-from pomona_federation.silo.studies import consent_policy, study_facts, study_proposals
-from pomona_federation.silo.studies.consent_policy import misfits
-from pomona_federation.silo.studies.consent_rules import ConsentPolicy
-from pomona_federation.silo.studies.study_facts import StudyText, outlined
+from pomona_federation.messages.message_bodies import STUDIES
+from pomona_federation.server.study_requests import StudyRequests
+from pomona_federation.silo import consent_policy, study_facts, study_proposals
+from pomona_federation.silo.consent_policy import misfits
+from pomona_federation.silo.consent_rules import ConsentPolicy
+from pomona_federation.silo.study_facts import StudyText, outlined
 from pomona_federation.study import EvaluationStudy, SearchStudy, TrainingStudy
 from test_consent_policy import FEDERATION, STUDY, TEXT, TODAY, known, lines, ruled, submitted, wrong
 from test_preflight import command
@@ -156,7 +156,7 @@ def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monke
     marks, answer = federation.kits / "silo-0" / "state" / "taking-in", StudyRequests.answer
 
     def stops(desk, who, path, body):
-        return os._exit(137) if path.startswith(f"{PATH}/") else answer(desk, who, path, body)
+        return os._exit(137) if path.startswith(f"{STUDIES}/") else answer(desk, who, path, body)
 
     with monkeypatch.context() as patch:
         patch.setattr(StudyRequests, "answer", stops)

@@ -17,16 +17,16 @@ from pomona.personal import PersonalModel
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status
 from pomona_federation import audit, status
+from pomona_federation.monitoring.metrics import WatchedSilo
 from pomona_federation.monitoring.prometheus_text import rendered
-from pomona_federation.monitoring.silo_metrics import WatchedSilo
 from pomona_federation.monitoring.watched_server import WatchedServer
-from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.server.studies.study_requests import result_of
-from pomona_federation.silo.data.silo_scenario import own_scenario
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.study_requests import result_of
+from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.silo.studies.known_studies import KnownStudies
-from pomona_federation.silo.studies.silo_in_study import Silo
-from pomona_federation.silo.studies.study_facts import facts
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.silo_scenario import own_scenario
+from pomona_federation.silo.study_facts import facts
 from pomona_federation.study import read_study, weights_file
 from test_studies import decided, heard, own_models, study_file
 

@@ -8,12 +8,11 @@ import tomli_w
 from pomona.core.errors import ConfigError
 from pomona_federation import status
 from pomona_federation.agreement import OF_STUDY, Federation
-from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.silo import history
-from pomona_federation.silo.administration import preflight, silo_report
-from pomona_federation.silo.studies.known_studies import KnownStudies
-from pomona_federation.silo.studies.silo_in_study import Silo
-from pomona_federation.silo.studies.study_facts import facts
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.silo import history, preflight, silo_report
+from pomona_federation.silo.known_studies import KnownStudies
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.study_facts import facts
 from test_hostile_server import edited
 from test_in_process import PRIVATE
 from test_preflight import command

@@ -15,11 +15,11 @@ from agreement_file import TASK, agreement
 from pomona.storage.run_status import read_status
 from pomona_federation.audit import Audit
 from pomona_federation.messages.message_bodies import Decision
-from pomona_federation.server.members.member_registry import MemberRegistry
-from pomona_federation.server.processes import superlink_supervisor
-from pomona_federation.server.processes.superlink_supervisor import APP, ServerPolicy
-from pomona_federation.server.studies.consents import Consents
-from pomona_federation.server.studies.study_queue import StudyQueue
+from pomona_federation.server import superlink_supervisor
+from pomona_federation.server.consents import Consents
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
 from pomona_federation.status import server as status_of
 from pomona_federation.supervision import processes
 from pomona_federation.supervision.processes import process_tree

@@ -21,15 +21,13 @@ from pomona.storage.atomic_io import UNFINISHED
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation.audit import Audit, read, verify
-from pomona_federation.server.members.superlink_client import Node
-from pomona_federation.server.processes import superlink_supervisor as server_supervisor
-from pomona_federation.server.processes.run_verdict import Observation, judge
-from pomona_federation.server.processes.superlink_supervisor import APP, ServerPolicy
-from pomona_federation.silo.processes import node
-from pomona_federation.silo.processes import supernode_supervisor as silo_supervisor
-from pomona_federation.silo.processes.supernode_supervisor import SiloPolicy
-from pomona_federation.silo.studies import study_watch
-from pomona_federation.silo.watchdog import PATIENCE, ConnectionState, clock, connected, stuck
+from pomona_federation.server import superlink_supervisor as server_supervisor
+from pomona_federation.server.superlink_client import Node
+from pomona_federation.server.superlink_supervisor import APP, Observation, ServerPolicy, judge
+from pomona_federation.silo import node, study_proposals
+from pomona_federation.silo import node_supervisor as silo_supervisor
+from pomona_federation.silo.node_supervisor import PATIENCE, ConnectionState, SiloPolicy, connected, stuck
+from pomona_federation.silo.server_requests import clock
 from pomona_federation.supervision import processes
 from pomona_federation.supervision.processes import ask_to_stop, end, holder, process_tree
 from pomona_federation.supervision.status_files import NODE
@@ -297,7 +295,7 @@ def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, 
 
 
 def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
-    from pomona_federation.pki import keys
+    from pomona_federation import keys
 
     (tmp_path / "certs").mkdir()
     secret = keys.silo()
@@ -503,9 +501,9 @@ def test_whatever_a_visit_to_the_server_meets_the_supervisor_goes_on(tmp_path, f
     def fails(_):
         raise fault
 
-    monkeypatch.setattr(study_watch, "over_the_network", fails)
+    monkeypatch.setattr(study_proposals, "over_the_network", fails)
     said = []
-    watch = study_watch.StudyWatch(tmp_path, said.append)
+    watch = study_proposals.StudyWatch(tmp_path, said.append)
     for _ in range(3):
         watch.look()
     assert len(said) == 1

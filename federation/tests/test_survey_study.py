@@ -17,18 +17,17 @@ from pomona.storage.run_status import read_status
 from pomona_federation import audit
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_apps import handled, server_app
-from pomona_federation.messages.message_bodies import Refusal
+from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
-from pomona_federation.messages.survey_bodies import SurveyAnswer, SurveyQuestion
 from pomona_federation.provision.provision import provision
-from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.silo.administration import preflight
-from pomona_federation.silo.data.outgoing_filter import texts
-from pomona_federation.silo.data.privacy_budget import PrivacyBudget
-from pomona_federation.silo.studies.known_studies import KnownStudies
-from pomona_federation.silo.studies.silo_in_study import Silo
-from pomona_federation.silo.studies.study_proposals import consider, visit
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.silo import preflight
+from pomona_federation.silo.known_studies import KnownStudies
+from pomona_federation.silo.outgoing_filter import texts
+from pomona_federation.silo.privacy_budget import PrivacyBudget
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.study_proposals import consider, visit
 from pomona_federation.study import study_of
 from pomona_federation.survey.replies import FiguresReply, Names, Numbers
 from pomona_federation.survey.result import SurveyResult

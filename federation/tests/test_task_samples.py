@@ -8,10 +8,19 @@ from pomona.cli import main
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona_federation.agreement import Federation
-from pomona_federation.rehearsal.files import data_section, federation_file, write_rows
-from pomona_federation.rehearsal.task_samples import DEALT, ROLES, SAMPLES, made_up, of_study, scenario
-from pomona_federation.silo.data.silo_scenario import own_scenario
+from pomona_federation.rehearsal.inputs import (
+    DEALT,
+    ROLES,
+    SAMPLES,
+    data_section,
+    federation_file,
+    made_up,
+    of_study,
+    scenario,
+    write_rows,
+)
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.silo_scenario import own_scenario
 
 COLUMNS = [{"name": "age"}, {"name": "sex", "kind": "category", "values": ["f", "m"]}]
 TASKS = {

@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 
 from pomona.core.errors import ProtocolError
+from pomona_federation import certificates
 from pomona_federation.address import Address
-from pomona_federation.pki import certificates
 from pomona_federation.silo.http_client import ServerRoute
-from pomona_federation.silo.watchdog import request
+from pomona_federation.silo.server_requests import request
 
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 BODY = b"\r\nmember"

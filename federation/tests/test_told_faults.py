@@ -16,7 +16,7 @@ from pomona.storage.atomic_io import publish
 from pomona_federation import audit, json_store
 from pomona_federation.flower_apps import client_app
 from pomona_federation.messages.message_pieces import unpacked
-from pomona_federation.silo.data.outgoing_filter import scrubbed
+from pomona_federation.silo.outgoing_filter import scrubbed
 from pomona_federation.silo.settings import use_kit
 from test_hostile_server import Server, noise
 

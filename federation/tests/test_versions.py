@@ -15,7 +15,7 @@ from pomona_federation.messages.message_bodies import Hello, Refusal, Task
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.server.rounds.server_app import ServerStatusFile
+from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.versions import Versions, own, require_begun, require_understood
 
 SILO = "silo-1"

@@ -14,13 +14,12 @@ from pomona.storage.run_status import Status, write_status
 from pomona_federation import status, versions
 from pomona_federation.messages.message_bodies import Decision
 from pomona_federation.messages.message_pieces import unpacked
-from pomona_federation.server.rounds import message_exchange
-from pomona_federation.server.rounds.flower_transport import FlowerTransport
-from pomona_federation.server.rounds.gathering import gather_silos
-from pomona_federation.server.rounds.handshake import TIMEOUT, Handshake
-from pomona_federation.server.rounds.message_exchange import WaitingFile, progress
-from pomona_federation.server.rounds.outgoing_task import OutgoingTask
-from pomona_federation.server.studies.consents import Consents
+from pomona_federation.server import message_exchange
+from pomona_federation.server.consents import Consents
+from pomona_federation.server.flower_transport import FlowerTransport
+from pomona_federation.server.handshake import TIMEOUT, Handshake, gather_silos
+from pomona_federation.server.message_exchange import WaitingFile, progress
+from pomona_federation.server.round_messages import OutgoingTask
 from pomona_federation.supervision.status_files import NAMED, WAITING, WaitingStatus, read_status_file
 
 

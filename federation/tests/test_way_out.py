@@ -14,11 +14,10 @@ from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona_federation.agreement import Federation
 from pomona_federation.rehearsal.run import differences, local_federation
-from pomona_federation.silo.administration import preflight
+from pomona_federation.silo import preflight
 from pomona_federation.silo.http_client import PIECE, Bandwidth, Line, ServerRoute, client
-from pomona_federation.silo.membership import ask_membership
+from pomona_federation.silo.server_requests import ask_health, ask_membership
 from pomona_federation.silo.settings import SiloFile, proxy_address
-from pomona_federation.silo.watchdog import ask_health
 from pomona_federation.supervision.processes import process_tree
 from proxies import PASSWORD, USER, Proxy
 from test_auth_proxy import SuperLink
@@ -255,7 +254,7 @@ def test_a_federation_through_a_proxy_whose_password_is_in_no_environment(tmp_pa
         for process, command in process_tree(os.getpid()).items():
             assert PASSWORD not in command
             assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes(), command
-            seen += "pomona_federation.silo.processes.node" in command
+            seen += "pomona_federation.silo.node" in command
         assert seen == 3
         status = local.wait(lambda status: status.state in {"finished", "failed"}, 600)
         assert (status.state, status.round) == ("finished", 3)

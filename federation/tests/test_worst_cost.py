@@ -9,11 +9,11 @@ import pytest
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.methods.base import Gradients
 from pomona.privacy.settings import RELEASES, Release
-from pomona_federation.silo.administration import preflight
-from pomona_federation.silo.data.noise_stores import Restored, lost
-from pomona_federation.silo.data.privacy_budget import PrivacyBudget
-from pomona_federation.silo.data.silo_scenario import worst_cost
-from pomona_federation.silo.studies.silo_in_study import Silo
+from pomona_federation.silo import preflight
+from pomona_federation.silo.noise_stores import Restored, lost
+from pomona_federation.silo.privacy_budget import PrivacyBudget
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.silo_scenario import worst_cost
 from representatives import drawn
 from test_hostile_server import ROUNDS, Server, edited, noise, spent
 from test_in_process import PRIVATE

@@ -32,7 +32,7 @@ EXCEPTIONS = {
     ("pomona_federation/provision/wheels.py", "read_bytes"): "a file of the installed package",
     ("pomona_federation/installation/restore.py", "tarfile.open"): "given an open file",
     ("pomona_federation/rehearsal/run.py", "load_file"): "models that the rehearsal itself has just written",
-    ("pomona_federation/server/gate/arrivals.py", "os.open"): "a named pipe of the server's own, not a file",
+    ("pomona_federation/server/held_requests.py", "os.open"): "a named pipe of the server's own, not a file",
     ("pomona_federation/audit.py", "os.open"): "appended to; no link followed",
     ("pomona_federation/silo/history.py", "os.open"): "appended to; no link followed",
     ("pomona_federation/silo/history.py", "os.fdopen"): "appended to",

@@ -17,7 +17,6 @@ from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, read_file, validated
 from pomona_federation.address import Address, HostPort
-from pomona_federation.own_code import named_code
 from pomona_federation.study import (
     KIT,
     EvaluateTerms,
@@ -28,6 +27,7 @@ from pomona_federation.study import (
     SurveyStudy,
     TrainingStudy,
     at_point,
+    named_code,
 )
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings

@@ -48,8 +48,8 @@ def _deploy() -> App:
     deploy.command(f"{CLI}.deploy:task", name="task", help="Write section task for silos with files like yours.")
     deploy.command(f"{CLI}.rehearse:rehearse", name="rehearse", help="Run a federation on this machine, and compare.")
     deploy.command(f"{CLI}.rehearse:simulate", name="simulate", help="Simulate a study on data that have to fit it.")
-    deploy.command(f"{CLI}.settings:settings", name="settings", help="Explain the files of a federation, or one KEY.")
-    deploy.command(f"{CLI}.key_renewal:certify", name="renew-key", help="Certify a silo's next key.")
+    deploy.command(f"{CLI}.deploy:settings", name="settings", help="Explain the files of a federation, or one KEY.")
+    deploy.command(f"{CLI}.kits:certify_key", name="renew-key", help="Certify a silo's next key.")
     return deploy
 
 
@@ -63,7 +63,7 @@ def _server() -> App:
         names = ("begin", "start") if name == "begin" else name
         study.command(f"{CLI}.studies:{'list_' if name == 'list' else name}", name=names, help=what)
     server.command(study)
-    server.command(f"{CLI}.key_renewal:swap", name="renew-key", help="Let a silo's next key take its key's place.")
+    server.command(f"{CLI}.kits:replace_key", name="renew-key", help="Let a silo's next key take its key's place.")
     return server
 
 
@@ -74,16 +74,16 @@ def _silo() -> App:
     _of_kits(silo, "silo")
     for name, what in DECISIONS.items():
         silo.command(f"{CLI}.studies:{name}", name=name, help=what)
-    silo.command(f"{CLI}.key_renewal:begin", name="renew-key", help="Make this silo's next key.")
-    silo.command(f"{CLI}.key_renewal:use", name="use-key", help="Take this silo's next key into use.")
+    silo.command(f"{CLI}.kits:next_key", name="renew-key", help="Make this silo's next key.")
+    silo.command(f"{CLI}.kits:use_key", name="use-key", help="Take this silo's next key into use.")
     return silo
 
 
 def _of_kits(side: App, name: str) -> None:
     """Add the commands that servers and silos have in common."""
-    side.command(f"{CLI}.logs:{name}", name="logs", help="Show the logs of all its processes, by time.")
-    side.command(f"{CLI}.contents:{name}", name="contents", help="Show what lies in the kit, and what is secret.")
-    side.command(f"{CLI}.backup:{name}", name="backup", help="Write the kit's backup to a file.")
-    side.command(f"{CLI}.backup:restore_{name}", name="restore", help="Make a kit of its backup.")
-    side.command(f"{CLI}.audit:{name}", name="audit", help="Show the audit log, or verify it.")
-    side.command(f"{CLI}.monitoring:{name}", name="metrics", help="Serve metrics for Prometheus on loopback.")
+    side.command(f"{CLI}.watching:logs_{name}", name="logs", help="Show the logs of all its processes, by time.")
+    side.command(f"{CLI}.kits:contents_{name}", name="contents", help="Show what lies in the kit, and what is secret.")
+    side.command(f"{CLI}.kits:backup_{name}", name="backup", help="Write the kit's backup to a file.")
+    side.command(f"{CLI}.kits:restore_{name}", name="restore", help="Make a kit of its backup.")
+    side.command(f"{CLI}.watching:audit_{name}", name="audit", help="Show the audit log, or verify it.")
+    side.command(f"{CLI}.watching:metrics_{name}", name="metrics", help="Serve metrics for Prometheus on loopback.")

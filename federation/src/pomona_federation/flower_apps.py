@@ -17,10 +17,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from pomona.core.errors import PomonaError
 from pomona.core.registry import importable
-from pomona_federation.messages.message_bodies import Hello, Refusal, Task
+from pomona_federation.messages.message_bodies import Hello, Refusal, SurveyQuestion, Task
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
-from pomona_federation.messages.survey_bodies import SurveyQuestion
 from pomona_federation.silo.settings import own_kit
 from pomona_federation.supervision.process_logs import APP, at_round, logging_to
 from pomona_federation.versions import note
@@ -37,8 +36,8 @@ client_app = ClientApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the study named by the run's configuration, from the server's kit that it names."""
-    from pomona_federation.server.rounds.flower_bus import FlowerBus
-    from pomona_federation.server.rounds.server_app import coordinate
+    from pomona_federation.server.flower_bus import FlowerBus
+    from pomona_federation.server.server_app import coordinate
 
     kit, study = Path(str(context.run_config["folder"])), str(context.run_config.get("study", ""))
     coordinate(kit, FlowerBus.listening(grid, kit / "run"), study)
@@ -73,7 +72,7 @@ def saying_no_more() -> Iterator[None]:
     try:
         yield
     except Exception as fault:
-        from pomona_federation.silo.data.outgoing_filter import scrubbed
+        from pomona_federation.silo.outgoing_filter import scrubbed
 
         raise RuntimeError(scrubbed(fault)) from None
 
@@ -94,7 +93,7 @@ def ending_after(seconds: float) -> Iterator[None]:
 
 def handled(folder: Path, message: Message) -> Message:
     """A silo's answer to a message; a refusal if it will not or cannot do what is asked."""
-    from pomona_federation.silo.studies import own_state
+    from pomona_federation.silo import own_state
 
     own_state.begin(folder)
     with logging_to(folder / "state" / "logs" / APP):
@@ -107,10 +106,10 @@ def _handled(folder: Path, message: Message) -> Message:
     import torch
 
     from pomona_federation.silo import history
-    from pomona_federation.silo.data.outgoing_filter import scrubbed
-    from pomona_federation.silo.studies.silo_in_study import Silo, audited
-    from pomona_federation.silo.tasks.client_app import ClientApp
-    from pomona_federation.silo.tasks.survey_answers import surveyed
+    from pomona_federation.silo.client_app import ClientApp
+    from pomona_federation.silo.outgoing_filter import scrubbed
+    from pomona_federation.silo.silo_in_study import Silo, audited
+    from pomona_federation.silo.survey_answers import surveyed
 
     os.umask(0o077)
     importable(folder)

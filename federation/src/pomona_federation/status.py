@@ -8,17 +8,16 @@ from typing import Any
 
 from pomona.core.errors import PomonaError
 from pomona.storage.run_status import read_status
-from pomona_federation import versions
+from pomona_federation import certificates, versions
 from pomona_federation.agreement import SHARE, Federation, StudyAgreement
-from pomona_federation.pki import certificates
-from pomona_federation.server.members.member_registry import RegisteredMember, heavy, samples, weight_by_name
-from pomona_federation.server.members.registry_admin import entries
-from pomona_federation.server.studies.study_queue import StudyQueue
-from pomona_federation.server.studies.study_requests import connected, overview
+from pomona_federation.server.member_registry import RegisteredMember, heavy, samples, weight_by_name
+from pomona_federation.server.registry_admin import entries
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.study_requests import connected, overview
 from pomona_federation.silo import history
-from pomona_federation.silo.data.privacy_budget import overview as privacy
 from pomona_federation.silo.history import LastFault
-from pomona_federation.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.privacy_budget import overview as privacy
 from pomona_federation.study import EvaluationStudy, SurveyStudy
 from pomona_federation.supervision.processes import holder
 from pomona_federation.supervision.status_files import (

@@ -9,10 +9,10 @@ from targets import TARGETS, Target, command, file, target
 
 from pomona_federation.audit import Audit
 from pomona_federation.messages.message_bodies import Task, read
-from pomona_federation.server.members.registry_admin import admit, dismiss, members
-from pomona_federation.server.rounds.server_app import coordinate
-from pomona_federation.silo.studies.silo_in_study import Silo
-from pomona_federation.silo.tasks.client_app import ClientApp
+from pomona_federation.server.registry_admin import admit, dismiss, members
+from pomona_federation.server.server_app import coordinate
+from pomona_federation.silo.client_app import ClientApp
+from pomona_federation.silo.silo_in_study import Silo
 
 # A server's kit.
 

@@ -12,8 +12,8 @@ from pomona.core.errors import PomonaError
 from pomona_federation.messages import message_bodies
 from pomona_federation.messages.message_bodies import Answer, Hello, HelloReply, Refusal, Task
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
-from pomona_federation.silo.studies.silo_in_study import Silo
-from pomona_federation.silo.tasks.client_app import ClientApp
+from pomona_federation.silo.client_app import ClientApp
+from pomona_federation.silo.silo_in_study import Silo
 
 REFUSED = Valid(b'{"silo": "silo-1", "fault": "no"}', JSON)
 

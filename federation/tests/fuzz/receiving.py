@@ -17,14 +17,14 @@ from pomona.core.errors import PomonaError
 from pomona.methods.base import Rows
 from pomona_federation.agreement import Federation
 from pomona_federation.audit import Audit
+from pomona_federation.keys import Signer
 from pomona_federation.messages import message_bodies
 from pomona_federation.messages.message_bodies import Answer, HelloReply, Refusal, Task
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import sha256
-from pomona_federation.pki.keys import Signer
-from pomona_federation.server.members.member_registry import MemberRegistry
-from pomona_federation.server.rounds.flower_transport import FlowerTransport
-from pomona_federation.silo.studies.silo_in_study import Silo
+from pomona_federation.server.flower_transport import FlowerTransport
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.silo.silo_in_study import Silo
 
 SILO, PLACE = "silo-1", 1
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona_federation.survey.least_count import group_size, safe_classes, safe_names, safe_numbers, safe_share
+from pomona_federation.survey.protection import group_size, safe_classes, safe_names, safe_numbers, safe_share
 from pomona_federation.survey.replies import FiguresReply, Names, Numbers
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.survey.silo import coarser_names, coarser_numbers

@@ -13,9 +13,16 @@ from pydantic import ValidationError
 from pomona.core.errors import ProtocolError
 from pomona.data import data_settings
 from pomona_federation.survey import agreeing, page, silo
-from pomona_federation.survey.least_count import safe_classes, safe_names, safe_numbers
-from pomona_federation.survey.noise import NoisyData, agreed_columns, apportioned, geometric
 from pomona_federation.survey.page import task_of
+from pomona_federation.survey.protection import (
+    NoisyData,
+    agreed_columns,
+    apportioned,
+    geometric,
+    safe_classes,
+    safe_names,
+    safe_numbers,
+)
 from pomona_federation.survey.raw_data import read_raw
 from pomona_federation.survey.replies import ColumnForm, FiguresQuestion, FiguresReply
 from pomona_federation.survey.settings import Noise, SurveySettings

@@ -36,8 +36,8 @@ def rehearse(
     """
     from pomona.config import read_overrides
     from pomona_federation.agreement import Federation
+    from pomona_federation.rehearsal.inputs import scenario
     from pomona_federation.rehearsal.run import rehearse as rehearsed
-    from pomona_federation.rehearsal.task_samples import scenario
 
     planned = Federation.load(federation)
     prepared = scenario(planned, read_overrides(words))
@@ -102,7 +102,7 @@ def simulate(
     """
     from pomona.cli.run import closing, watched
     from pomona.results.web.report_page import write
-    from pomona_federation.rehearsal.task_samples import of_study
+    from pomona_federation.rehearsal.inputs import of_study
 
     below, prepare = of_study(study)
     config = config_of(words, under=below)

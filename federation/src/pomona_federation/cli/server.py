@@ -31,7 +31,7 @@ def resume(*, folder: Folder = KIT, standing: Standing = False, json: Json = Fal
 
 
 def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
-    from pomona_federation.server.processes.launcher import serve
+    from pomona_federation.server.launcher import serve
 
     try:
         status = serve(folder, talk, resume, standing)
@@ -133,8 +133,8 @@ def add(
     name
         as in its kit, see `pomona deploy provision --add`
     """
-    from pomona_federation.server.members.registry_admin import admit
-    from pomona_federation.server.studies.study_queue import StudyQueue
+    from pomona_federation.server.registry_admin import admit
+    from pomona_federation.server.study_queue import StudyQueue
 
     queue = StudyQueue(folder)
     declined = queue.declined
@@ -159,7 +159,7 @@ def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:
     name
         the silo
     """
-    from pomona_federation.server.members.registry_admin import LASTING, dismiss
+    from pomona_federation.server.registry_admin import LASTING, dismiss
 
     dismiss(folder, name)
     if json:

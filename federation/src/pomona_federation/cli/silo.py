@@ -20,7 +20,7 @@ NO_BOUND = "no noise, so no bound"
 
 def start(*, folder: Folder = HERE, json: Json = False) -> None:
     """Take part: keep this silo connected until it is stopped."""
-    from pomona_federation.silo.processes.supernode_supervisor import run_node
+    from pomona_federation.silo.node_supervisor import run_node
 
     try:
         run_node(folder, (lambda text: emit({"said": text})) if json else talk)
@@ -91,8 +91,8 @@ def stop(*, folder: Folder = HERE, json: Json = False) -> None:
 
 def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
     """Find problems before taking part, and show what would leave the silo."""
-    from pomona_federation.silo.administration.preflight import run
-    from pomona_federation.silo.data.outgoing_filter import texts
+    from pomona_federation.silo.outgoing_filter import texts
+    from pomona_federation.silo.preflight import run
 
     lines, leaves, code = run(folder, study)
     if json:
@@ -110,8 +110,8 @@ def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> No
 def report(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
     """Show this silo's results: its accuracy, that of local training, and which silos helped."""
     from pomona.cli.progress import watching
-    from pomona_federation.silo.administration.silo_report import NO_GAIN
-    from pomona_federation.silo.administration.silo_report import report as made
+    from pomona_federation.silo.silo_report import NO_GAIN
+    from pomona_federation.silo.silo_report import report as made
 
     with watching(stays=False) as watcher:
         r, page = made(folder, watcher, study)

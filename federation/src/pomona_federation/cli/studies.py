@@ -27,7 +27,7 @@ def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> Non
         its STUDY.toml
     """
     from pomona_federation.agreement import in_fours
-    from pomona_federation.server.studies.study_queue import StudyQueue
+    from pomona_federation.server.study_queue import StudyQueue
 
     importable(folder)
     queue = StudyQueue(folder)
@@ -43,7 +43,7 @@ def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> Non
 
 def list_(*, folder: ServerFolder = KIT, json: Json = False) -> None:
     """List the studies in order, with the silos' decisions."""
-    from pomona_federation.server.studies.study_requests import overview
+    from pomona_federation.server.study_requests import overview
 
     rows = overview(folder)
     emit(rows) if json else print_table(of_records(rows)) if rows else print("no study")
@@ -57,7 +57,7 @@ def abort(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
     name
         the study's
     """
-    from pomona_federation.server.studies.study_queue import StudyQueue
+    from pomona_federation.server.study_queue import StudyQueue
 
     StudyQueue(folder).abort(name)
     emit({"study": name, "aborted": True}) if json else print(f"study {name} runs no more; what it has done stays")
@@ -71,7 +71,7 @@ def begin(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
     name
         the study's
     """
-    from pomona_federation.server.studies.study_queue import StudyQueue
+    from pomona_federation.server.study_queue import StudyQueue
 
     without = StudyQueue(folder).begin(name)
     if json:
@@ -88,7 +88,7 @@ def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
     name
         the study's
     """
-    from pomona_federation.server.studies.study_queue import StudyQueue
+    from pomona_federation.server.study_queue import StudyQueue
 
     StudyQueue(folder).resume(name)
     emit({"study": name, "resumed": True}) if json else print(f"study {name} goes on when its turn comes")
@@ -102,7 +102,7 @@ def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
     name
         the study's
     """
-    from pomona_federation.server.studies.study_requests import result_of
+    from pomona_federation.server.study_requests import result_of
 
     found = result_of(folder, name, "json" if json else "md")
     print(found, end="")
@@ -115,11 +115,11 @@ def studies(
     json: Json = False,
 ) -> None:
     """List the studies offered by the server, and the decision on each."""
-    from pomona_federation.silo.data.privacy_budget import overview
-    from pomona_federation.silo.studies.known_studies import KnownStudies
+    from pomona_federation.silo.known_studies import KnownStudies
+    from pomona_federation.silo.privacy_budget import overview
 
     if ask:
-        from pomona_federation.silo.studies.study_proposals import consider, over_the_network
+        from pomona_federation.silo.study_proposals import consider, over_the_network
 
         consider(folder, over_the_network(folder), say)
     rows = [_known(k) for k in KnownStudies(folder).all]
@@ -174,12 +174,12 @@ def decline(study: str, *, by: By = "", folder: SiloFolder = HERE, json: Json = 
 
 
 def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> None:
-    from pomona_federation.silo.studies.known_studies import KnownStudies
+    from pomona_federation.silo.known_studies import KnownStudies
 
     known = KnownStudies(folder)
     named = known.named(study)
     if accepted:
-        from pomona_federation.silo.studies.silo_in_study import Silo
+        from pomona_federation.silo.silo_in_study import Silo
 
         importable(folder)
         Silo(folder, named).require_affordable("")
@@ -193,7 +193,7 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
 
 def _tell(folder: Path) -> str:
     """Send decisions to the server at once; if it cannot be reached, a running silo sends them later."""
-    from pomona_federation.silo.studies.study_proposals import over_the_network, visit
+    from pomona_federation.silo.study_proposals import over_the_network, visit
 
     try:
         visit(folder, over_the_network(folder))

@@ -1,6 +1,6 @@
 """A silo's next key: made on the silo, certified by the lead, registered at the server, and only then put into use.
 
-The server's part is ``renew_key`` in ``server/members/registry_admin.py``.
+The server's part is ``renew_key`` in ``server/registry_admin.py``.
 """
 
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from pathlib import Path
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.files import content
 from pomona.storage.lock import locked
+from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.audit import Audit
-from pomona_federation.pki import certificates, keys
-from pomona_federation.pki.certificates import Shown, client_context
+from pomona_federation.certificates import Shown, client_context
 from pomona_federation.provision import provision
-from pomona_federation.provision.new_files import appearing, folders, write
+from pomona_federation.provision.kit_files import appearing, folders, write
 from pomona_federation.silo.http_client import ServerRoute
-from pomona_federation.silo.membership import Membership, ask_membership
+from pomona_federation.silo.server_requests import Membership, ask_membership
 from pomona_federation.silo.settings import SiloFile
 
 NEXT = "next.key", "next.pub"

@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar, overload
 
 from pomona.core.bounds import plain
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
+from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import B, Body, Refusal, read
-from pomona_federation.pki.keys import Signer
 from pomona_federation.versions import Versions, own, require_understood
 
 A = TypeVar("A", bound=Body)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomona.core.errors import LockedError, PomonaError
-from pomona_federation.monitoring import server_metrics, silo_metrics
+from pomona_federation.monitoring import metrics
+from pomona_federation.monitoring.metrics import WatchedSilo
 from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, rendered, together
-from pomona_federation.monitoring.silo_metrics import WatchedSilo
 from pomona_federation.monitoring.watched_server import WatchedServer
 
 LOCAL = ["127.0.0.1", "localhost"]  # host names that a browser on this machine, or a tunnel, may use
@@ -102,9 +102,9 @@ def of_server(kit: Path) -> Callable[[], Report]:
 
     def report() -> Report:
         found = {str(study.standing["study"] or ""): study for study in server.studies()}
-        families = {title: server_metrics.families(study) for title, study in found.items()}
-        states = {title: server_metrics.state_of(study.standing) for title, study in found.items()}
-        return Report(together("study", families), states, set(states.values()) <= server_metrics.HEALTHY)
+        families = {title: metrics.families_of_study(study) for title, study in found.items()}
+        states = {title: metrics.state_of(study.standing) for title, study in found.items()}
+        return Report(together("study", families), states, set(states.values()) <= metrics.HEALTHY_STUDY)
 
     return report
 
@@ -116,7 +116,7 @@ def of_silo(kit: Path) -> Callable[[], Report]:
     def report() -> Report:
         now, families = silo.look()
         states = {now["federation"]: str(now["state"])}
-        return Report(families, states, now["state"] in silo_metrics.HEALTHY)
+        return Report(families, states, now["state"] in metrics.HEALTHY_NODE)
 
     return report
 

@@ -1,19 +1,64 @@
-"""Files of a kit except keys, rendered from ``templates/`` as path -> content; writes nothing."""
+"""Files of a kit: those except keys, rendered from ``templates/`` as path -> content; and writing them.
+
+They are written once, readable only by their owner, complete or not at all.
+"""
 
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from pomona.core.errors import StorageError
+from pomona.storage.atomic_io import sync
+from pomona_federation import keys
 from pomona_federation.address import Address
 from pomona_federation.agreement import PROTOCOL, Federation
-from pomona_federation.flower_bundle import PIN
+from pomona_federation.flower_internals import PIN
 from pomona_federation.provision.wheels import LOCK, SUMS, described, own_wheels
 from pomona_federation.task_settings import TaskSettings
+
+EXECUTABLE = "start.sh"
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write new files, by their paths in a folder. Raises StorageError if one exists."""
+    for name, content in files.items():
+        path = folder / name
+        folders(path.parent)
+        keys.write(path, content, 0o700 if path.name == EXECUTABLE else 0o600)
+
+
+def folders(path: Path) -> None:
+    """Create a folder and its parents, all private to their owner; ``Path.mkdir`` would open the parents to others."""
+    if not path.is_dir():
+        folders(path.parent)
+        path.mkdir(mode=0o700)
+
+
+@contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A temporary folder to fill, renamed to ``folder`` on success and removed on failure. Raises StorageError."""
+    made, place = None, folder.absolute()
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        yield made
+        made.rename(place)
+        sync(place.parent)
+    except OSError as fault:
+        raise StorageError(f"{folder}: cannot be written ({fault.strerror}); choose another place") from None
+    finally:
+        if made:
+            shutil.rmtree(made, ignore_errors=True)  # after the rename nothing with that name is left
+
 
 Files = dict[str, bytes]
 Role = Literal["server", "silo"]

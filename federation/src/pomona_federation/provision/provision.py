@@ -15,12 +15,11 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import LONG, content
 from pomona.core.files import WEIGHTS as MOST_WEIGHTS
 from pomona.core.toml import read_file, validated
-from pomona_federation import flower_bundle
+from pomona_federation import certificates, flower_internals, keys
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation, FoundingMember
-from pomona_federation.pki import certificates, keys
 from pomona_federation.provision import kit_files
-from pomona_federation.provision.new_files import appearing, folders, write
+from pomona_federation.provision.kit_files import appearing, folders, write
 from pomona_federation.provision.wheels import LOCK, SUMS, Libraries, installed, own_wheels
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -92,8 +91,8 @@ def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libr
             write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
         write(made / "server", _server(federation, authority, members, fetched) | agreed)
         write(made / "server" / "wheels", fetched)
-        digest = flower_bundle.digest(made / "server" / "app")
-        write(made / "server", {flower_bundle.PIN: f"{digest}\n".encode()})
+        digest = flower_internals.bundle_sha256(made / "server" / "app")
+        write(made / "server", {flower_internals.PIN: f"{digest}\n".encode()})
         folders(made / "server" / kit_files.STATE["server"])
         for name in names:
             _silo(made / name, made / "server", name, members)
@@ -191,7 +190,7 @@ def _server(
 def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> None:
     """Write a silo's kit; files shared with the server are copied from the server's kit."""
     federation = Federation.load(server / "federation.toml")
-    digest = flower_bundle.pinned(server)
+    digest = flower_internals.pinned(server)
     own = next((member for member in members if member.name == name), None)
     brought = own is not None and own.private is None
     wheels = server / "wheels"

@@ -31,18 +31,18 @@ from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.storage.run_status import Status, read_status
 from pomona_federation.agreement import Federation
-from pomona_federation.own_code import named_code
 from pomona_federation.provision.provision import provision
-from pomona_federation.rehearsal.files import data_section, federation_file, write_rows
+from pomona_federation.rehearsal.inputs import data_section, federation_file, write_rows
+from pomona_federation.study import named_code
 from pomona_federation.supervision.processes import adopt, disown, end, environment, process_tree, reap
 
 Say = Callable[[str], None]
 KINDS = {
-    "SuperLink": "pomona_federation.server.processes.superlink",
-    "node": "pomona_federation.silo.processes.node",
+    "SuperLink": "pomona_federation.server.superlink",
+    "node": "pomona_federation.silo.node",
     "SuperExec": "flower-superexec",
     "ServerApp": "flwr-serverapp",
-    "worker": "pomona_federation.silo.processes.worker",
+    "worker": "pomona_federation.silo.worker",
     "supervisor": "-m pomona s",
 }
 LIMIT = 1200.0  # seconds for the whole federation

@@ -16,7 +16,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.files import text
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
-from pomona_federation.pki.certificates import Shown, client_context, private
+from pomona_federation.certificates import Shown, client_context, private
 from pomona_federation.silo.settings import SiloFile, proxy_address
 
 LONGEST_PASSWORD = 1000  # bytes of its file

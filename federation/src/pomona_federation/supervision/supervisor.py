@@ -1,7 +1,7 @@
 """Supervision: start a program, watch it, restart it after a delay, and leave no process behind.
 
 The loop is the same on both sides. Each side's policy decides when a process counts as lost, how long to wait, and
-which status is written: ``server/processes/superlink_supervisor.py`` and ``silo/processes/supernode_supervisor.py``.
+which status is written: ``server/superlink_supervisor.py`` and ``silo/node_supervisor.py``.
 """
 
 import os

@@ -8,8 +8,14 @@ import numpy as np
 
 from pomona.core.errors import DataError, ProtocolError
 from pomona.data.settings import DataSettings
-from pomona_federation.survey.least_count import safe_classes, safe_names, safe_numbers, safe_share
-from pomona_federation.survey.noise import NoisyData, agreed_columns
+from pomona_federation.survey.protection import (
+    NoisyData,
+    agreed_columns,
+    safe_classes,
+    safe_names,
+    safe_numbers,
+    safe_share,
+)
 from pomona_federation.survey.raw_data import RawData, read_raw
 from pomona_federation.survey.replies import (
     LONGEST_WORD,

@@ -1,0 +1,279 @@
+"""X.509 certificates of the authority, the server and the silos: creation, renewal, checks, and use in TLS."""
+
+import os
+import ssl
+import stat
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP384R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key, load_ssh_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from pomona.core import files
+from pomona.core.errors import ConfigError
+from pomona_federation.keys import UNREADABLE, Pair, load_public, pem, signer
+
+AUTHORITY_DAYS = 3652
+SERVER_DAYS = 825  # the longest that strict TLS clients accept
+SKEW = timedelta(hours=1)  # tolerance for silos whose clocks run behind
+SOON = timedelta(days=30)  # time before a certificate's end when warnings begin
+RENEW = "renew it where the authority's key lies: `pomona deploy renew`"
+LAST = "it cannot be renewed, and no silo connects after that: ask the lead for a new federation"
+
+
+def authority(federation: str, now: datetime | None = None) -> Pair:
+    """Return a new authority: its private key and its self-signed certificate, both PEM; valid for ten years."""
+    key = generate_private_key(SECP384R1())
+    name, start = _named(f"{federation} authority"), _start(now)
+    certificate = (
+        _certificate(name, name, key.public_key(), start, start + timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(ca=True), critical=True)
+        .sign(key, SHA384())
+    )
+    return Pair(pem(key), certificate.public_bytes(Encoding.PEM))
+
+
+def server(issuer: Pair, hosts: Iterable[str], now: datetime | None = None) -> Pair:
+    """Return a new key and a certificate for 825 days, both PEM, of a server with these host names or IP addresses."""
+    key = generate_private_key(SECP384R1())
+    names = x509.SubjectAlternativeName([_general(host) for host in dict.fromkeys(hosts)])
+    return Pair(pem(key), _served(issuer, key.public_key(), names, now))
+
+
+def client(issuer: Pair, name: str, pub: bytes) -> bytes:
+    """Return a certificate (PEM) that authenticates a silo's key (OpenSSH) to the server in mutual TLS.
+
+    It is valid as long as the authority. Raises ValueError if the key is not of the kind that silos have.
+    """
+    above = x509.load_pem_x509_certificate(issuer.public)
+    start, until = above.not_valid_before_utc + SKEW, above.not_valid_after_utc
+    made = _certificate(_named(name), above.subject, load_public(pub), start, until)
+    return _signed(made, issuer, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def renewed(issuer: Pair, certificate: bytes, now: datetime | None = None) -> bytes:
+    """Return a new certificate (PEM) for a server with the same key and names, valid from now on.
+
+    Raises ValueError if the old one is not a certificate of this issuer.
+    """
+    old, above = (x509.load_pem_x509_certificate(pem) for pem in (certificate, issuer.public))
+    try:
+        old.verify_directly_issued_by(above)
+    except (InvalidSignature, ValueError):  # another key, another name
+        raise ValueError("was not signed by this authority") from None
+    names, key = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value, old.public_key()
+    assert isinstance(key, EllipticCurvePublicKey), "the authority signs no other"
+    return _served(issuer, key, names, now)
+
+
+def _served(
+    issuer: Pair, key: EllipticCurvePublicKey, names: x509.SubjectAlternativeName, now: datetime | None
+) -> bytes:
+    """Return a server's certificate (PEM); it ends no later than the authority's."""
+    above, start = x509.load_pem_x509_certificate(issuer.public), _start(now)
+    until = min(start + timedelta(days=SERVER_DAYS), above.not_valid_after_utc)
+    made = _certificate(_named("server"), above.subject, key, start, until).add_extension(names, critical=False)
+    return _signed(made, issuer, ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+def _signed(made: x509.CertificateBuilder, issuer: Pair, purpose: x509.ObjectIdentifier) -> bytes:
+    """Return a certificate (PEM) for one side of TLS connections, signed by the authority."""
+    key = signer(issuer.private)
+    certificate = (
+        made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(ca=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, SHA384())
+    )
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def expires(path: Path) -> datetime:
+    """Return the end (UTC) of a certificate file's validity. Raises ConfigError unless it contains a certificate."""
+    return validity(content(path))
+
+
+def content(path: Path) -> bytes:
+    """Return the content of a certificate file (PEM). Raises ConfigError unless it contains a certificate."""
+    try:
+        known = files.content(path)
+        validity(known)
+        return known
+    except OSError as fault:
+        raise ConfigError(f"{path}: cannot be read ({fault.strerror}); copy it from the kit again") from None
+    except ValueError:
+        raise ConfigError(f"{path}: holds no certificate; copy it from the kit again") from None
+
+
+def validity(certificate: bytes) -> datetime:
+    """Return the end (UTC) of a certificate's (PEM) validity. Raises ValueError if it is not a certificate."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+def private(path: Path) -> None:
+    """Raise ConfigError unless a file exists and is readable only by its owner."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as fault:
+        raise ConfigError(f"{path} cannot be read ({fault.strerror}); put it there") from None
+    if mode & 0o077:
+        raise ConfigError(f"{path} is open to others ({mode:04o}); run: chmod 600 {path}")
+
+
+def certificate(path: Path, key: Path, ca: Path) -> datetime:
+    """Return the end (UTC) of a server certificate.
+
+    Raises ConfigError unless it is valid now, signed by the authority, and belongs to the key.
+    """
+    try:
+        own, above = (x509.load_pem_x509_certificate(files.content(file)) for file in (path, ca))
+        public = load_pem_private_key(files.content(key), None).public_key()
+        own.verify_directly_issued_by(above)
+    except (OSError, ValueError, TypeError) as fault:
+        raise ConfigError(f"{path.parent}: certificate and key cannot be used ({fault}); copy them again") from None
+    except InvalidSignature:
+        raise ConfigError(f"{path} was not signed by {ca.name}; copy both from the same kit") from None
+    if public != own.public_key():
+        raise ConfigError(f"{path} does not belong to {key.name}; copy both from the same kit")
+    left(own.not_valid_before_utc, own.not_valid_after_utc, path)
+    return own.not_valid_after_utc
+
+
+def left(begin: datetime, end: datetime, path: Path, now: datetime | None = None) -> timedelta:
+    """Return the remaining time of a certificate. Raises ConfigError if it is not valid now."""
+    now = now or datetime.now(UTC)
+    if not begin <= now <= end:
+        raise ConfigError(
+            f"{path} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; a server's is renewed by `pomona deploy renew`: "
+            "or is this clock wrong?"
+        )
+    return end - now
+
+
+def valid(path: Path, now: datetime | None = None) -> datetime:
+    """Return the end (UTC) of a certificate file. Raises ConfigError if it is not valid now."""
+    until = expires(path)
+    left(x509.load_pem_x509_certificate(files.content(path)).not_valid_before_utc, until, path, now)
+    return until
+
+
+def warning(until: datetime, now: datetime | None = None) -> str:
+    """Return a warning for a certificate that ends within ``SOON`` or has ended; empty for all others."""
+    remaining = until - (now or datetime.now(UTC))
+    if remaining >= SOON:
+        return ""
+    return (
+        f"ends in {remaining.days} days, on {until:%Y-%m-%d}" if remaining.days >= 0 else f"ended on {until:%Y-%m-%d}"
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Pomona"),
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+        ]
+    )
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    """Return the key usage: certificates for the authority, TLS handshakes for others."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _start(now: datetime | None) -> datetime:
+    """Return the time in whole seconds, the resolution of certificates."""
+    return (now or datetime.now(UTC)).replace(microsecond=0)
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePublicKey, start: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start - SKEW)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+class Shown(NamedTuple):
+    """The files a silo authenticates with: its certificate (PEM) and its private key (OpenSSH)."""
+
+    certificate: Path
+    key: Path
+
+
+def client_context(ca: Path, shown: Shown | None) -> ssl.SSLContext:
+    """Return TLS settings that trust exactly one authority and present a certificate, if any.
+
+    Raises ConfigError for files that cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=files.text(ca))
+    except (OSError, ssl.SSLError, ValueError) as fault:
+        raise ConfigError(f"{ca}: holds no certificate ({fault}); copy it from the kit again") from None
+    if shown:
+        _show(context, shown)
+    return context
+
+
+def _show(context: ssl.SSLContext, shown: Shown) -> None:
+    """Load certificate and key. TLS reads PEM only from files, so a pipe keeps the converted OpenSSH key off disk."""
+    try:
+        key = load_ssh_private_key(files.content(shown.key), None)
+        if not isinstance(key, EllipticCurvePrivateKey):
+            raise ValueError("not on a curve")
+    except (OSError, *UNREADABLE) as fault:
+        raise ConfigError(
+            f"{shown.key} cannot be read as a private key ({fault}); copy it from the kit again"
+        ) from None
+    if not shown.certificate.is_file():
+        raise ConfigError(f"{shown.certificate} is missing, and mutual_tls = true needs it; the lead has it in the kit")
+    out, into = os.pipe()
+    try:
+        os.write(into, pem(key))  # a few hundred bytes fit into a pipe
+        os.close(into)
+        context.load_cert_chain(shown.certificate, f"/dev/fd/{out}")
+    except (OSError, ssl.SSLError):
+        raise ConfigError(
+            f"{shown.certificate} is not a certificate of {shown.key}; ask the lead for the one of this key"
+        ) from None
+    finally:
+        os.close(out)

@@ -1,0 +1,275 @@
+"""``backup``, ``restore`` and ``contents`` of a kit, and replacing a silo's key: ``renew-key`` and ``use-key``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from pomona.cli.output import Json, emit, print_table, say, size
+from pomona.core.bounds import ROUNDS
+from pomona.core.table import of_records
+from pomona_federation.installation.contents import Item, Kind, Role, contents, require_kit
+
+if TYPE_CHECKING:
+    from pomona_federation.installation.restore import Restoring
+
+
+SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
+ServerKit = Annotated[Path, Parameter(help="the server's kit")]
+Trust = Annotated[bool, Parameter(negative="", help="accept the code, rules and decisions in the backup")]
+New = Annotated[Path, Parameter(help="a new folder for the kit")]
+SECRET = "it holds keys and states, readable by its owner alone: encrypt it before it leaves this machine"  # noqa: S105
+
+
+def backup_silo(
+    file: Path, *, folder: SiloKit = Path(),
+    without_key: Annotated[bool, Parameter(negative="", help="leave the silo's private key out")] = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Write a silo's backup to a new file, also while it runs; the silo's data are not included.
+
+    Parameters
+    ----------
+    file
+        the backup
+    """
+    _save(folder, "silo", file, without_key, json)
+
+
+def backup_server(file: Path, *, folder: ServerKit = Path("kits/server"), json: Json = False) -> None:
+    """Write a stopped server's backup to a new file.
+
+    Parameters
+    ----------
+    file
+        the backup
+    """
+    _save(folder, "server", file, False, json)
+
+
+def restore_silo(
+    file: Path, *, folder: New,
+    spent: Annotated[
+        float | None, Parameter(validator=Number(gte=0), help="epsilon spent by private runs begun after the backup")
+    ] = None,
+    spent_delta: Annotated[float, Parameter(validator=Number(gte=0, lte=1), help="delta spent by the same runs")] = 0.0,
+    trained_until: Annotated[
+        int | None,
+        Parameter(validator=Number(gte=0, lt=ROUNDS), help="last round trained after the backup; for privacy"),
+    ] = None,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Restore a silo's kit from its backup. The other copy must never run again.
+
+    A backup cannot know what was spent of the silo's privacy after it was made: without --spent the command names the
+    private runs that it knows, and ends.
+
+    Parameters
+    ----------
+    file
+        the backup
+    """
+    from pomona_federation.installation.restore import Restoring
+    from pomona_federation.silo.privacy_budget import Cost
+
+    since = None if spent is None else Cost(spent, spent_delta)
+    _restore(file, folder, "silo", Restoring(since, trained_until, trust), json)
+
+
+def restore_server(file: Path, *, folder: New, trust: Trust = False, json: Json = False) -> None:
+    """Restore a server's kit from its backup. The other copy must never run again.
+
+    Parameters
+    ----------
+    file
+        the backup
+    """
+    from pomona_federation.installation.restore import Restoring
+
+    _restore(file, folder, "server", Restoring(trusted=trust), json)
+
+
+def _save(folder: Path, whose: Role, file: Path, without_key: bool, json: bool) -> None:
+    from pomona_federation.installation.backup import backup
+
+    made = backup(folder, whose, file, without_key)
+    if json:
+        emit(made.model_dump(mode="json"))
+        return
+    total = sum(one.size for one in made.files.values())
+    say(f"{file}: {len(made.files)} files, {size(total)}, of {made.federation}; {SECRET}")
+    say("not in it: data, own files but code, a proxy's password, other silos' models, logs")
+
+
+def _restore(file: Path, folder: Path, whose: Role, said: "Restoring", json: bool) -> None:
+    from pomona_federation.installation.restore import deciding, needs_key, privacy_known, restore
+
+    told = restore(file, folder, whose, said)
+    if json:
+        emit({**told.model_dump(mode="json", exclude={"files"}), "files": len(told.files)})
+        return
+    say(f"{folder}: the {whose} of {told.federation} as of {told.made}, {len(told.files)} files")
+    say("next: never run the other copy again; put the data where silo.toml says" if whose == "silo" else "")
+    if needs_key(folder, told):
+        say("      put the private key to keys/silo.key (mode 0600)")
+    if any(name.endswith("ledger.jsonl") for name in told.files):
+        until = said.trained_until
+        known = "all that is left of the run" if until is None else f"rounds until {until}"
+        say(f"      privacy: {known} counts as spent once more, since this backup cannot know what was")
+    for line in privacy_known(folder) if whose == "silo" else ():
+        say(f"      privacy: {line}")
+    for line in deciding(folder, whose):
+        say(f"      it brings {line}")
+
+
+KINDS: tuple[Kind, ...] = ("keep", "secret", "kit", "own")
+Paths = Annotated[Kind | None, Parameter(help="print only the paths of these files, one a line", name="--paths")]
+ELSEWHERE = (
+    "elsewhere: the service (systemctl disable --now, its file in /etc/systemd/system), the container's image, the "
+    "installed program, backups, a file with a proxy's password"
+)
+
+
+def contents_silo(
+    *, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), paths: Paths = None, json: Json = False
+) -> None:
+    """Show what lies in this silo's kit: what to keep at the end, and what is secret."""
+    _show(folder, "silo", paths, json)
+
+
+def contents_server(
+    *, folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"), paths: Paths = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Show what lies in this server's kit: what to keep at the end, and what is secret."""
+    _show(folder, "server", paths, json)
+
+
+def _show(folder: Path, whose: Role, paths: Kind | None, json: bool) -> None:
+    require_kit(folder, whose)
+    found = contents(folder, whose)
+    if paths:
+        found = [item for item in found if item.rule.kind == paths and item.plain]
+        emit([str(item.path) for item in found]) if json else say(*(str(item.path) for item in found))
+        return
+    rows = _rows(found)
+    if json:
+        emit({"contents": rows, "notes": _notes(found)})
+        return
+    print_table(of_records([{**row, "bytes": size(row["bytes"])} for row in rows]))
+    say("", *_notes(found), ELSEWHERE)
+
+
+def _notes(found: list[Item]) -> list[str]:
+    """What an administrator should know before the kit goes."""
+    names = {str(item.path) for item in found}
+    lines = [
+        f"{item.path} is a link, or has another name elsewhere: its content is not only here"
+        for item in found
+        if item.rule.kind == "secret" and not item.plain
+    ]
+    if "state/rounds.jsonl" in names and "state/report.md" not in names:
+        lines.append("there is no report yet: `pomona silo report` makes it, as long as the states are here")
+    return lines
+
+
+def _rows(found: list[Item]) -> list[dict[str, Any]]:
+    """Contents of a kit by kind and description."""
+    rows: dict[tuple[str, str], list[Item]] = {}
+    for kind in KINDS:
+        for item in found:
+            if item.rule.kind == kind:
+                rows.setdefault((kind, item.rule.what), []).append(item)
+    return [
+        {
+            "kind": kind,
+            "what": what,
+            "files": len(items),
+            "bytes": sum(item.size for item in items),
+            "for example": str(items[0].path),
+        }
+        for (kind, what), items in rows.items()
+    ]
+
+
+TELEPHONE = "by telephone, the lead and the server's administrator read the same"
+
+
+def next_key(*, folder: SiloKit = Path(), json: Json = False) -> None:
+    """Make this silo's next key, beside the one in use; it never leaves the silo."""
+    from pomona_federation.installation import key_renewal
+
+    public, fingerprint = key_renewal.begin(folder)
+    if json:
+        emit({"key": public, "fingerprint": fingerprint})
+        return
+    say(f"{public}  {fingerprint}", f"compare    {TELEPHONE}")
+    say("next       send that file to the lead (no secret), who runs there: pomona deploy renew-key NAME --key FILE")
+    say("           with the folder that comes back: pomona silo stop, pomona silo use-key FOLDER, pomona silo start")
+
+
+def use_key(came: Path, *, folder: SiloKit = Path(), json: Json = False) -> None:
+    """Put this silo's next key into use, once the server knows it; the silo must be stopped.
+
+    Parameters
+    ----------
+    came
+        the folder returned by the lead
+    """
+    from pomona_federation.installation import key_renewal
+
+    fingerprint = key_renewal.use(folder, came)
+    if json:
+        emit({"fingerprint": fingerprint})
+    else:
+        say(f"keys/silo.key is now {fingerprint}; `pomona silo start` goes on with it, and the key before is gone")
+
+
+def certify_key(
+    name: str,
+    *,
+    key: Annotated[Path, Parameter(help="the silo's next public key")],
+    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key lies")] = Path("kits"),
+    json: Json = False,
+) -> None:
+    """Certify a silo's next key.
+
+    Parameters
+    ----------
+    name
+        the silo
+    """
+    from pomona_federation.installation import key_renewal
+
+    made = key_renewal.certify(out, name, key)
+    if json:
+        emit(vars(made))
+        return
+    say(f"{made.folder}  {made.fingerprint}; no secrets inside", f"compare    {TELEPHONE}")
+    say(f"next       {name}.pub and {name}.cert to the server, whose administrator runs there, between two rounds:")
+    say(f"           pomona server renew-key {name} --key {name}.pub", f"           then the folder to {name}")
+
+
+def replace_key(
+    name: str,
+    *,
+    key: Annotated[Path, Parameter(help="its next public key; the certificate lies beside it")],
+    folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
+    json: Json = False,
+) -> None:
+    """Replace a silo's key with its next one; the previous key is refused from now on.
+
+    Parameters
+    ----------
+    name
+        the silo
+    """
+    from pomona_federation.server.registry_admin import renew_key
+
+    fingerprint = renew_key(folder, name, key)
+    if json:
+        emit({"silo": name, "fingerprint": fingerprint})
+    else:
+        say(f"{name} connects with {fingerprint} from now on, and is absent until it does; its place and state stay")

@@ -1,0 +1,212 @@
+"""Metrics of a server and of a silo for Prometheus. Times are seconds since 1970; an age is ``time() - value``."""
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pomona_federation import status
+from pomona_federation.agreement import Federation
+from pomona_federation.monitoring.prometheus_text import Family, Sample, counter, counters, gauge, gauges, together
+from pomona_federation.monitoring.watched_server import StudyView, moment
+from pomona_federation.silo import history
+from pomona_federation.silo.known_studies import KnownStudies
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.study import KIT, Study
+
+QUEUED = ("proposed", "ready", "declined", "aborted")  # states of submitted studies
+STUDY_STATES = ("never started", "starting", "running", "interrupted", "failed", "finished", "killed", *QUEUED)
+SILO_STATES = ("not seen yet", "greeted", "present", "absent", "rejected", "revoked")
+HEALTHY_STUDY = {"starting", "running", "finished", *QUEUED}
+SERVER = "pomona_server"
+
+
+def state_of(standing: dict[str, Any]) -> str:
+    """The state as one of ``STUDY_STATES``; while the server runs another study, the study's state in the queue."""
+    row = next((row for row in standing["studies"] if row["study"] == standing["study"]), {"state": "", "hash": ""})
+    queued = bool(standing["pid"] and row["hash"] and row["state"] in QUEUED)
+    return str(row["state"] if queued else standing["state"]).partition(";")[0]
+
+
+def families_of_study(study: StudyView) -> list[Family]:
+    """All metrics of one study, and those of its server."""
+    return [*_run(study), *_silos(study), *_machine(study)]
+
+
+def _run(study: StudyView) -> list[Family]:
+    now, record, state = study.standing, study.recorded, state_of(study.standing)
+    about = {"federation": now["federation"], "method": now["method"], "version": version("pomona")}
+    waiting, committed = now["waiting"] or {}, moment(study.judged.committed)
+    return [
+        gauge(f"{SERVER}_info", "What runs here, in labels; the value says nothing.", 1, **about),
+        gauge(f"{SERVER}_up", "Whether a server process holds the folder.", float(now["pid"] is not None)),
+        gauges(f"{SERVER}_state", "1 for the state of the run.", "state", {s: float(s == state) for s in STUDY_STATES}),
+        gauge(f"{SERVER}_round", "Rounds that are committed.", now["round"]),
+        gauge(f"{SERVER}_rounds", "Rounds of the whole run.", now["rounds"]),
+        gauge(f"{SERVER}_round_seconds", "Seconds of the last round.", now["seconds"]),
+        gauge(f"{SERVER}_last_round_timestamp_seconds", "When the last round was committed.", committed),
+        gauge(f"{SERVER}_waiting_silos", "Silos whose answer is missing now.", len(waiting.get("missing", ()))),
+        gauge(f"{SERVER}_waiting_since_timestamp_seconds", "Since when answers are awaited.", waiting.get("since")),
+        counters(
+            f"{SERVER}_bytes_total", "Bytes of models that were sent and received, all rounds.", "direction",
+            {"down": record.down, "up": record.up},
+        ),
+        counters(
+            f"{SERVER}_restarts_total", "Processes that were lost and started again.", "process",
+            {name: study.lost.get(name, 0) for name in ("SuperLink", "ServerApp")},
+        ),
+        Family(
+            f"{SERVER}_metric", "gauge", "Mean over silos of the last evaluation of each kind.",
+            tuple(
+                Sample(mean, {"metric": record.metric, "model": model, "when": when, "split": split})
+                for (model, when, split), mean in record.means.items()
+            ),
+        ),
+    ]  # fmt: skip
+
+
+def _silos(study: StudyView) -> list[Family]:
+    silos, judged = study.standing["silos"], study.judged
+    names = [silo["silo"] for silo in silos]
+    counted = {state: float(sum(silo["state"] == state for silo in silos)) for state in SILO_STATES}
+    uplinks = {"admitted": judged.admitted, "refused": judged.refused}
+    return [
+        gauges(f"{SERVER}_silos", "Silos by their state in the last round.", "state", counted),
+        gauges(
+            f"{SERVER}_silo_present", "Whether a silo's model was used in the last round.", "silo",
+            {silo["silo"]: float(silo["state"] == "present") for silo in silos},
+        ),
+        gauges(
+            f"{SERVER}_silo_last_seen_timestamp_seconds", "When a silo last said something signed.", "silo",
+            {name: moment(study.seen.get(name, "")) for name in names},
+        ),
+        gauges(
+            f"{SERVER}_silo_samples", "Training samples that a silo has registered.", "silo",
+            {silo["silo"]: silo["samples"] for silo in silos},
+        ),
+        gauges(
+            f"{SERVER}_silo_epsilon_bound", "The most epsilon that a silo's rounds can have cost.", "silo",
+            {silo["silo"]: silo["epsilon"] for silo in silos},
+        ),
+        Family(
+            f"{SERVER}_uplinks_total", "counter", "Uplinks that were checked.",
+            tuple(
+                Sample(count[name], {"silo": name, "outcome": outcome})
+                for outcome, count in uplinks.items()
+                for name in names
+            ),
+        ),
+    ]  # fmt: skip
+
+
+def _machine(study: StudyView) -> list[Family]:
+    now, folder = study.standing, study.folder
+    free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
+    return [
+        gauge(f"{SERVER}_disk_free_bytes", "Room on the disk of the run.", free),
+        gauge(f"{SERVER}_certificate_expiry_timestamp_seconds", "When the certificate ends.", day(now["certificate"])),
+    ]
+
+
+def day(text: str | None) -> float | None:
+    """The start of a day in UTC, as seconds since 1970."""
+    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+NODE_STATES = ("never started", "starting", "connected", "waiting", "restarting", "stopped", "revoked", "killed")
+STATUSES = ("pending", "accepted", "declined")
+HEALTHY_NODE = {"starting", "connected"}
+RUNNING = {"starting", "connected", "waiting", "restarting"}
+SILO = "pomona_silo"
+
+
+@dataclass
+class WatchedSilo:
+    """A silo's kit."""
+
+    kit: Path
+
+    @classmethod
+    def of(cls, kit: Path) -> "WatchedSilo":
+        """The silo of a kit. Raises ConfigError for a folder that is not a kit."""
+        Federation.read(kit / "federation.toml")
+        return cls(kit)
+
+    def look(self) -> tuple[dict[str, Any], list[Family]]:
+        """The status, as returned by ``status.silo``, and all metrics. Raises StorageError, ConfigError."""
+        now, own = status.silo(self.kit), SiloFile.load(self.kit / "silo.toml")
+        studies = {title: self._study(homes, study) for title, homes, study in self._studies()}
+        return now, [*self._node(now, own), *together("study", studies)]
+
+    def _studies(self) -> Iterator[tuple[str, Sequence[Path], Study]]:
+        """For each study that this silo takes part in: its name, the folders of its rounds, and itself."""
+        federation, known = Federation.read(self.kit / "federation.toml"), KnownStudies(self.kit)
+        if federation.study:
+            yield KIT, [self.kit / "state"], federation.study
+        for study in known.all:
+            if study.status == "accepted":
+                yield study.study.name, known.homes(study), study.study
+
+    def _node(self, now: dict[str, Any], own: SiloFile) -> list[Family]:
+        about = {"federation": now["federation"], "silo": own.name, "version": version("pomona")}
+        counted = Counter(str(known.status) for known in KnownStudies(self.kit).all)
+        spent, reserved = _by_study(now["privacy"], "spent", max), _by_study(now["privacy"], "epsilon_at_most", sum)
+        most = max((_bound(row["all_on_its_data"]) for row in now["privacy"]), default=None)
+        return [
+            gauge(f"{SILO}_info", "What runs here, in labels; the value says nothing.", 1, **about),
+            gauge(f"{SILO}_up", "Whether a silo process holds the folder.", float(now["state"] in RUNNING)),
+            gauges(
+                f"{SILO}_state", "1 for the state of the node.", "state",
+                {state: float(state == now["state"]) for state in NODE_STATES},
+            ),
+            counter(f"{SILO}_restarts_total", "Times that the node was started again.", now["restarts"]),
+            gauges(
+                f"{SILO}_studies", "Studies that the server has offered.", "decision",
+                {status: counted[status] for status in STATUSES},
+            ),
+            gauges(f"{SILO}_epsilon_spent", "What a study has cost, by its ledger.", "study", spent),
+            gauges(f"{SILO}_epsilon_reserved", "The most that a study can cost.", "study", reserved),
+            gauge(f"{SILO}_epsilon_on_same_data", "The most that all studies on one data can cost together.", most),
+            gauge(f"{SILO}_epsilon_accepted", "The most that silo.toml accepts for a study.", own.accept_epsilon),
+            gauge(f"{SILO}_epsilon_accepted_on_same_data", "The most for all on one data.", own.accept_epsilon_total),
+            gauge(
+                f"{SILO}_authority_expiry_timestamp_seconds", "When the authority's certificate ends.",
+                day(now["authority"]),
+            ),
+            gauge(f"{SILO}_disk_free_bytes", "Room on the kit's disk.", shutil.disk_usage(self.kit).free),
+        ]  # fmt: skip
+
+    def _study(self, homes: Sequence[Path], study: Study) -> list[Family]:
+        begun = [(home, visits) for home in homes if (visits := history.read(home)[0])]
+        visits = [visit for _, each in begun for visit in each]
+        traffic = {"down": sum(v.bytes_down for v in visits), "up": sum(v.bytes_up for v in visits)}
+        last = (begun[-1][0] / history.FILE).stat().st_mtime if begun else None
+        return [
+            gauge(f"{SILO}_round", "The round of the last visit.", visits[-1].round if visits else None),
+            gauge(f"{SILO}_rounds", "Rounds of the whole study.", study.rounds),
+            gauge(f"{SILO}_last_visit_timestamp_seconds", "When the last task was done.", last),
+            Family(
+                f"{SILO}_bytes_total", "counter", "Bytes of models, all rounds.",
+                tuple(Sample(count, {"direction": way}) for way, count in traffic.items()),
+            ),
+        ]  # fmt: skip
+
+
+def _by_study(
+    rows: Sequence[Mapping[str, Any]], key: str, over: Callable[[Sequence[float]], float]
+) -> dict[str, float | None]:
+    """A figure for each study over its reservations: worst costs add up, as do the amounts in its ledger."""
+    return {
+        name: over([_bound(row[key]) for row in rows if row["study"] == name])
+        for name in dict.fromkeys(row["study"] for row in rows)
+    }
+
+
+def _bound(epsilon: float | None) -> float:
+    """An epsilon; infinite if there is no noise, and so no bound."""
+    return math.inf if epsilon is None else epsilon

@@ -1,1 +1,0 @@
-"""Key pairs, certificates and signatures."""

@@ -1,0 +1,181 @@
+"""A rehearsal's inputs: its federation's file, and rows, given or synthetic, as each silo's data.
+
+A study is also simulated on data that must fit it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
+from pomona.core.samples import SPLITS
+from pomona.core.toml import Tree, read_file
+from pomona.data.dataset import Dataset, Owners
+from pomona.data.settings import DataSettings
+from pomona.partition.partition import ClientRows
+from pomona.scenario import Scenario
+from pomona_federation.agreed_config import ELSEWHERE, resolved
+from pomona_federation.agreement import SHARE, Federation
+from pomona_federation.silo.kept_data import agreed_data, conformed
+from pomona_federation.study import TrainingStudy, read_study
+from pomona_federation.task_settings import TaskSettings, of_samples
+
+
+def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
+    """Return the ``federation.toml`` of a simulation's scenario: one silo per client, and the data's task."""
+    if scenario.dataset.kind == "text":
+        raise ConfigError("a rehearsal deals out images and tables; take another data set")
+    if scenario.config.membership.changes:
+        raise ConfigError("a rehearsal has the same silos from the first round to the last; take membership out")
+    run = {k: v for k, v in scenario.config.tree().items() if k not in ELSEWHERE}
+    run["metric"] = scenario.choice.metric.name
+    silos = [{"name": f"silo-{i}"} for i in range(len(scenario.partition.clients))]
+    top = {"name": "rehearsal", "server": server, "places": len(silos), **settings}
+    return tomli_w.dumps({**top, "run": run, "task": of_samples(scenario.dataset), "silo": silos})
+
+
+def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
+    """Write a client's rows as NPZ files with arrays x and y, one per non-empty split."""
+    rows: ClientRows = scenario.partition.clients[client]
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for part in SPLITS:
+        own = getattr(rows, part)
+        if len(own):
+            files[part] = folder / f"{part}.npz"
+            np.savez(files[part], x=scenario.dataset.x[own], y=scenario.dataset.y[own])
+    if "test" not in files:
+        raise ConfigError(f"client {client} has no test rows; a rehearsal needs some for each: raise data.test_limit")
+    return files
+
+
+def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Tree:
+    """Return the settings' section data for these files: those of one silo, or of all."""
+    clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
+    section: Tree = {"name": "clients", "clients": clients, "validation_share": 0.0}  # empty splits get none
+    if scenario.targets != "classes":
+        section["targets"] = scenario.targets
+    if scenario.dataset.kind == "image" and scenario.dataset.learn:
+        # Statistics recomputed from the files would round differently.
+        section["normalise"] = {"shift": list(scenario.dataset.shift), "scale": list(scenario.dataset.scale)}
+    if scenario.dataset.edges:
+        section["time_edges"] = list(scenario.dataset.edges)
+    return {**section, "classes": list(scenario.dataset.classes)} if scenario.dataset.classes else section
+
+
+ROLES = (0, 0, 0, 1, 2)  # of five samples: three for training, one for validation, one for test
+SAMPLES = 120  # samples per silo, unless they are large
+ROOM = 2**26  # largest bytes of a silo's samples
+DEALT = {"partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}  # default partition of given data
+Array = NDArray[Any]
+Prepare = Callable[[Config], Scenario]
+
+
+def scenario(federation: Federation, over: Tree) -> Scenario:
+    """The federation's run with its own ``[task]``, on local samples.
+
+    Args:
+        federation: its silos, settings and task are rehearsed.
+        over: keys of a run that override the federation's. If they name data, it is partitioned among the silos and
+            must fit the task as a silo's own does; otherwise samples are synthetic.
+
+    Raises:
+        ConfigError: the model, the method or the settings do not fit the task.
+        DataError: the given data does not fit it.
+    """
+    agreed, silos = federation.own, [silo.name for silo in federation.silo]
+    if agreed is None:
+        raise ConfigError("section task is missing; a rehearsal needs a study: give sections run and task")
+    task = agreed.task
+    if task.kind == "text":
+        raise ConfigError("[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona run`")
+    named = "name" in over.get("data", {})
+    made: Tree = DEALT if named else {"data": {"name": f"{__name__}:made_up"}, "partition": {"name": "natural"}}
+    fixed = {"clients": len(silos), "workers": 1, "metric": agreed.config.metric}
+    config = resolve(made, {"largest_share": agreed.largest_share}, agreed.run_study.run, fixed, over)
+
+    def read(settings: DataSettings) -> Dataset:
+        return agreed_data(settings, task) if named else made_up(task, silos, config.seed)
+
+    return Scenario.prepare(config, read, agreed=True)
+
+
+def of_study(path: Path) -> tuple[Tree, Prepare]:
+    """A ``STUDY.toml`` or ``federation.toml`` for the simulator: its settings, and a function that makes its scenario.
+
+    The settings are section run, completed with the federation's defaults. They name no data; the function takes
+    settings with data.
+
+    Raises:
+        ConfigError: no federation would run it, or it trains no model; the message names the file.
+    """
+    study = Federation.load(path).study if "silo" in read_file(path) else read_study(path)
+    try:
+        if not isinstance(study, TrainingStudy):
+            lacking = f"kind = {study.kind!r} trains no model" if study else "section task is missing"
+            raise ConfigError(f"{lacking}; simulated is a study of kind train, with its sections run and task")
+        task = study.task
+        agreed = resolved(study, task, 1, SHARE, insecure=False)
+    except ConfigError as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+
+    def prepare(config: Config) -> Scenario:
+        if "data" not in config.model_fields_set:
+            raise ConfigError(
+                f"{path} names no data, silos do; add data=csv data.path=rows.csv data.client_column=silo"
+            )
+        return Scenario.prepare(config, lambda data: agreed_data(data, task), agreed=True)
+
+    return {"largest_share": SHARE, **study.run, "metric": agreed.metric}, prepare
+
+
+def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:
+    """Random samples of a task for each silo: no real person's, and with nothing to learn.
+
+    A table has the features of ``input_shape``, not the columns from which ``preprocessing`` computes them.
+    """
+    size = prod(task.input_shape) * np.dtype(task.dtype).itemsize
+    each = max(2 * len(ROLES), min(SAMPLES, ROOM // size))
+    n, rng = each * len(silos), stream(seed, "rehearsal")
+    role = np.array(ROLES, np.int8)[np.arange(n) % len(ROLES)]
+    order = np.argsort(role, kind="stable")  # training rows come first
+    owners = Owners(tuple(silos), np.arange(n)[order] // each, role[order])
+    x, y = _inputs(task, n, rng), _targets(task, n, rng)
+    drawn = Dataset("made-up", task.kind, x, y, task.classes, int((role < 2).sum()), owners=owners)
+    plain = task.model_copy(update={"preprocessing": None})
+    return conformed(replace(drawn, target_kind=task.targets), plain)
+
+
+def _inputs(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
+    """Samples (n, *input_shape) of the task's dtype; the network's inputs are roughly standard normal."""
+    x = rng.standard_normal((n, *task.input_shape), np.float32) * np.array(task.scale, np.float32)
+    x += np.array(task.shift, np.float32)
+    if task.dtype == "float32":
+        return x
+    most = np.iinfo(task.dtype)
+    return x.round().clip(most.min, most.max).astype(task.dtype)
+
+
+def _targets(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
+    """Targets of n samples, with every class present if there are enough samples."""
+    match task.targets:
+        case "classes":
+            return rng.permutation(np.arange(n) % len(task.classes))
+        case "segmentation":
+            return rng.integers(len(task.classes), size=(n, *task.input_shape[:-1]), dtype=np.uint8)
+        case "multilabel":
+            return rng.integers(2, size=(n, task.outputs)).astype(np.float32)
+        case "survival":
+            times = rng.uniform(0.1, 1.1, n) * task.time_edges[-1]
+            return np.stack([times, rng.integers(2, size=n)], axis=1).astype(np.float32)
+        case "regression":
+            y = rng.standard_normal((n, task.outputs)) * task.target_scale + task.target_shift
+            return y.astype(np.float32)

@@ -1,0 +1,151 @@
+"""The message bus of a running SuperLink, through Flower's grid."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
+from typing import TypeVar
+
+from flwr.app import Message as FlowerMessage
+from flwr.app import MessageType
+from flwr.serverapp import Grid
+from httpx import TransportError
+
+from pomona.core.errors import ProtocolError
+from pomona_federation.messages.message_bodies import Hello
+from pomona_federation.messages.message_bus import Message, Outgoing, Undelivered, untrusted
+from pomona_federation.messages.message_pieces import packed, unpacked
+from pomona_federation.server.held_requests import Arrivals
+
+AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
+LOOK = 3.0  # seconds that one look waits for answers in transit
+SWEEP = 5.0  # seconds after which all answers are looked for, also those without notice from the gate
+TOGETHER = 64 * 2**20  # bytes of messages sent at once; at least one message
+WHOLE = 4  # complete answers pulled at a time: each takes several copies in memory until it is spooled
+
+T = TypeVar("T")
+
+
+@dataclass
+class FlowerBus:
+    """Carries messages over Flower's grid; without ``arrivals``, each look checks for all answers."""
+
+    grid: Grid
+    arrivals: Arrivals | None = None
+    _pulls: dict[str, Future[dict[str, Message | Undelivered]]] = field(default_factory=dict)
+    _told: frozenset[str] = frozenset()
+    _heard: bool = False  # whether something notifies of answers
+    _swept: float = float("-inf")
+
+    @classmethod
+    def listening(cls, grid: Grid, run: Path) -> "FlowerBus":
+        """A bus that is notified of answers in a run's folder, if the file system has pipes."""
+        try:
+            return cls(grid, Arrivals(run))
+        except OSError:
+            return cls(grid)
+
+    def online(self) -> frozenset[int]:
+        """The nodes that SuperLink has heard from in the last minute."""
+        return frozenset(self.grid.get_node_ids())
+
+    def send(self, messages: Sequence[Outgoing]) -> list[str]:
+        """Push messages, as many at once as fit into memory; the next request makes the gate wake the silos."""
+        tickets = [ticket for batch in _batches(messages) for ticket in self._push(batch)]
+        if tickets:
+            self.online()
+        return tickets
+
+    def _push(self, batch: Sequence[Outgoing]) -> list[str]:
+        pushed = [
+            FlowerMessage(
+                packed(out.message),
+                out.node,
+                MessageType.QUERY if out.message.kind == Hello.kind else MessageType.TRAIN,
+                ttl=out.seconds,
+            )
+            for out in batch
+        ]
+        return [t or f"unsent {out.node}" for t, out in zip(self.grid.push_messages(pushed), batch, strict=True)]
+
+    def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
+        """Pull the answers that have come, each ticket separately: an unreadable or slow one delays no other.
+
+        Flower waits up to two hours for the parts of an answer whose sender has begun to push it. Answers reported by
+        the gate are complete; a few of them are pulled at a time, and the others when those have been taken.
+        """
+        due = self._due(tickets)
+        for ticket in tickets:
+            if ticket in due and ticket not in self._pulls:
+                self._pulls[ticket] = _beside(partial(self._pulled, ticket))
+        self._pulls = {ticket: pull for ticket, pull in self._pulls.items() if ticket in tickets}
+        done, _ = wait(self._pulls.values(), LOOK)
+        answers: dict[str, Message | Undelivered] = {}
+        for ticket in [t for t, pull in self._pulls.items() if pull in done]:
+            answers |= self._pulls.pop(ticket).result()
+        return answers
+
+    def _due(self, tickets: Sequence[str]) -> frozenset[str]:
+        """The tickets whose answers are looked for now."""
+        self.wait(0.0)
+        whole = [ticket for ticket in tickets if ticket in self._told]
+        now = frozenset(whole[:WHOLE])
+        self._told = frozenset(whole[WHOLE:])
+        if self._heard and monotonic() - self._swept < SWEEP:
+            return now
+        self._swept = monotonic()
+        return frozenset(tickets) - self._told
+
+    def wait(self, seconds: float) -> None:
+        """Return when there are answers, or after this many seconds."""
+        if self.arrivals:
+            self._told |= self.arrivals.wait(0.0 if self._told else seconds)
+            self._heard = self._heard or bool(self._told)
+        else:
+            sleep(seconds)
+
+    def _pulled(self, ticket: str) -> dict[str, Message | Undelivered]:
+        """The answer to one message, if it has come; of two the first counts. Empty if SuperLink is unreachable."""
+        try:
+            with untrusted(TransportError):
+                found = [received(m) for m in self.grid.pull_messages([ticket])]
+        except ProtocolError as fault:
+            return {ticket: Undelivered(str(fault), again=False)}
+        return {ticket: found[0]} if found else {}
+
+
+def _batches(messages: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
+    """Messages in order, in groups of up to ``TOGETHER`` bytes, or of one message."""
+    batch: list[Outgoing] = []
+    for out in messages:
+        if batch and sum(o.message.size for o in batch) + out.message.size > TOGETHER:
+            yield batch
+            batch = []
+        batch.append(out)
+    if batch:
+        yield batch
+
+
+def _beside(work: Callable[[], T]) -> Future[T]:
+    """Run a function in a daemon thread, which the process does not wait for at its end."""
+    made: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(work())
+        except BaseException as fault:  # re-raised by the future's result
+            made.set_exception(fault)
+
+    Thread(target=run, daemon=True).start()
+    return made
+
+
+def received(message: FlowerMessage) -> Message | Undelivered:
+    """A reply, or why there is none. Only codes are reported, since Flower's error texts may contain a peer's paths."""
+    if message.has_error():
+        code = message.error.code
+        return Undelivered(f"Flower reports error {code}", again=code in AGAIN)
+    return unpacked(message.content)

@@ -1,0 +1,217 @@
+"""The round loop's transport in a deployment: tasks to the silos as messages, and their answers back.
+
+Silos keep their own states. A checkpoint of the server records which round of each silo the federation has used, and
+the origin of each row.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pomona.core.errors import ProtocolError
+from pomona.core.round import Roster
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, UplinkSpool
+from pomona.methods.base import Downlink, Server
+from pomona.storage.tensor_validation import largest
+from pomona_federation.agreement import StudyAgreement
+from pomona_federation.audit import Audit
+from pomona_federation.messages.message_bodies import Newcomer, Refusal, Renewal, RowOrigin, Task
+from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
+from pomona_federation.messages.tensor_bytes import Encoding, PackedRows
+from pomona_federation.server.auth_proxy import announce
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.message_exchange import MessageExchange
+from pomona_federation.server.round_messages import AnswerReader, Origins, OutgoingTask, downlink_entry, introductions
+from pomona_federation.supervision.process_logs import at_round
+
+SCRATCH = "scratch"  # in the folder run/
+
+
+@dataclass
+class FlowerTransport:
+    """The transport of a deployment.
+
+    Attributes:
+        standing: the kit's folder ``run/``, where the gate looks for published values.
+        run: id of the run, the same after every restart of the server.
+        absent: why silos did not take part in the last visit, by name.
+        refused: those of them that answered with something unusable, or refused the request.
+        pause: seconds between looks for answers.
+    """
+
+    agreed: StudyAgreement
+    standing: Path
+    run: str
+    server: Server
+    registry: MemberRegistry
+    bus: MessageBus
+    audit: Audit
+    pause: float = 1.0
+    absent: dict[str, str] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    _held: dict[int, frozenset[str]] = field(default_factory=dict)
+    _settled: dict[int, int] = field(default_factory=dict)
+    _starts: dict[int, Tensor] = field(default_factory=dict)
+    _origins: dict[str, RowOrigin] = field(default_factory=dict)  # of rows in the bank, by hash
+    _fresh: dict[int, Origins] = field(default_factory=dict)
+    _round: int = 0
+    _spool: UplinkSpool = field(init=False)  # of the current visit
+    _reader: AnswerReader = field(init=False)
+    _exchange: MessageExchange = field(init=False)
+
+    def __post_init__(self) -> None:
+        relays = tuple(self.server.relays.values())
+        self._reader = AnswerReader(self.agreed, self.run, self.registry, relays)
+        self._exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
+        shutil.rmtree(self.scratch, ignore_errors=True)  # left by a server that was killed at the wrong moment
+        self.scratch.mkdir()
+
+    @property
+    def scratch(self) -> Path:
+        """The folder of files for large tensors, which are unlinked right after they are opened."""
+        return self.registry.path.parent / SCRATCH
+
+    # Implementation of the round loop's Transport.
+
+    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:  # noqa: ARG002 - a Transport
+        """Remember what newcomers start from; they create their states themselves."""
+        if row is not None:
+            self._starts |= dict.fromkeys(ids, row)
+
+    def visit(self, request: ClientRequest, down: Downlink) -> list[Arrival]:
+        """Send every silo its task, and wait until all answers have come or the deadline has passed."""
+        self.absent, self.refused, self._fresh, self._round = {}, set(), {}, request.round.number
+        if request.trains:
+            at_round(self._round)
+            announce(self.standing, largest(request.expects))
+        self._spool = UplinkSpool.of(request, self.scratch)
+        packed = PackedRows(down, Encoding(self.agreed.run_study.wire, self.agreed.federation.places))
+        members = self.registry.entries
+        shown = introductions(members, len(self.agreed.federation.silo))
+        tasks = {
+            place: OutgoingTask(
+                members[place].name,
+                self._task(request, k, packed, *shown),
+                packed.rows,
+                self._held.get(place, frozenset()),
+            )
+            for k, place in enumerate(request.ids)
+        }
+        arrivals: dict[int, Arrival] = {}
+
+        def hear(place: int, message: Message) -> None:
+            if arrival := self._receive(place, tasks[place], message, request):
+                tasks[place].answered, arrivals[place] = True, arrival
+
+        stage = f"round {self._round}" if request.trains else "last evaluation"
+        self.absent |= self._exchange.send_all(stage, tasks, hear)
+        for place, sent in tasks.items():
+            if place not in arrivals:
+                self.absent[sent.silo] = sent.reason
+                self.audit.write("absent", silo=sent.silo, round=self._round, reason=sent.reason)
+        return [arrivals[i] for i in request.ids if i in arrivals]
+
+    def commit(self, ids: Sequence[int]) -> None:
+        """Count the round for these silos; they learn of it with their next task."""
+        members = self.registry.entries
+        for place in ids:
+            self._settled[place], silo = self._round, members[place].name
+            others = {digest: origin for digest, origin in self._origins.items() if origin.silo != silo}
+            self._origins = others | dict(self._fresh.get(place, []))
+            self._starts.pop(place, None)
+
+    def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], Any]:
+        """State for the checkpoint: each silo's committed round, origins of rows, and newcomers' initial models."""
+        origins = {digest: origin.model_dump() for digest, origin in self._origins.items()}
+        starts = {f"start.{place}": row for place, row in self._starts.items()}
+        return starts, {"settled": {str(i): self._settled.get(i, 0) for i in ids}, "origins": origins, "run": self.run}
+
+    def restore(self, ids: Sequence[int], tensors: Mapping[str, Tensor], note: Any, roster: Roster) -> None:  # noqa: ARG002
+        """The inverse of ``save``; silos have kept their states."""
+        self._settled = {int(i): number for i, number in note["settled"].items() if number}
+        self._origins = {digest: RowOrigin(**origin) for digest, origin in note["origins"].items()}
+        self._starts = {int(path.partition(".")[2]): row for path, row in tensors.items()}
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The places whose nodes have identified themselves."""
+        return self._exchange.known
+
+    def greet(self) -> None:
+        """Ask every unknown node for its identity, and process the replies that have come, without waiting."""
+        self.absent |= self._exchange.handshake.greet()
+
+    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
+        """Greet until no silo is ``missing``, or for this long; a node asked at the end has time to answer."""
+        self.absent |= self._exchange.gather(seconds, missing)
+
+    # Messages of a round.
+
+    def _task(
+        self,
+        request: ClientRequest,
+        k: int,
+        packed: PackedRows,
+        newcomers: tuple[Newcomer, ...],
+        renewals: tuple[Renewal, ...],
+    ) -> Task:
+        """The task of receiver ``k`` of a request."""
+        place, start = request.ids[k], self._starts.get(request.ids[k])
+        downlink = {
+            key: downlink_entry(packed, key, k, place, self._origins if key in self.server.relays else {})
+            for key in packed.down
+        }
+        return Task(
+            agreement=self.agreed.agreement,
+            run=self.run,
+            number=request.round.number,
+            place=place,
+            trains=request.trains,
+            watched=tuple(sorted(request.watched)),
+            sizes=request.roster.sizes,
+            settled=self._settled.get(place, 0),
+            start=None if start is None else packed.add(start),
+            downlink=downlink,
+            newcomers=newcomers,
+            renewals=renewals,
+        )
+
+    def _receive(self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest) -> Arrival | None:
+        """Process one answer; None if the silo counts as absent, or is asked again."""
+        try:
+            with untrusted():
+                return self._answered(place, sent, got, request)
+        except ProtocolError as fault:
+            self.refused.add(sent.silo)
+            sent.fail(str(fault))
+            if not request.trains:
+                return None
+            self.audit.write("refused", silo=sent.silo, round=self._round, reason=sent.reason)
+            unread = ProtocolError(f"{sent.silo}: {fault}")
+            return Arrival(Reply(place), self.run, self._round, request.roster.sizes[place], unread=unread)
+
+    def _answered(self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest) -> Arrival | None:
+        """A verified answer. Raises ProtocolError, or any other exception, for an unusable one."""
+        answer = self._reader.verified(place, sent, got)
+        if isinstance(answer, Refusal):
+            self.refused.add(sent.silo)
+            sent.fail(answer.fault)
+            return None
+        self._held[place] = frozenset(answer.held)
+        sent.bytes_up += got.size
+        if answer.missing:
+            sent.fail("it lacks rows that were sent", again=True)
+            return None
+        fields = {"uplink": answer.uplink, "bytes": got.size}
+        self.audit.write("received", silo=answer.silo, round=answer.number, **fields)
+        sent.done = True
+        if answer.fault and not request.trains:
+            sent.fail(answer.fault)
+            return None
+        uplink = bytes(got.enclosed.get("uplink", b""))
+        arrival, self._fresh[place] = self._reader.arrival(place, sent, answer, uplink, request)
+        return replace(arrival, reply=self._spool.kept(arrival.reply))

@@ -1,1 +1,0 @@
-"""The HTTP gate before Flower's SuperLink."""

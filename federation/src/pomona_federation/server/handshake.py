@@ -1,0 +1,213 @@
+"""The silos' arrival: each Flower node must sign a fresh nonce with its silo's key; and waiting for them at a start."""
+
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Protocol
+
+from pydantic import Field, StringConstraints
+
+from pomona.core.bounds import PLACES, Place
+from pomona.core.errors import ConfigError, ProtocolError, QuorumError
+from pomona.core.settings import Settings
+from pomona_federation import versions
+from pomona_federation.agreement import StudyAgreement
+from pomona_federation.audit import Audit
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.messages.message_bodies import Hello, HelloReply, Refusal, Token
+from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered, untrusted
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.versions import Versions, note, own, require_begun
+
+NODES = "nodes.json"
+TIMEOUT = 120.0  # seconds a silo may take to identify itself: a process starts, and its data is read
+
+
+NodeId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]  # Flower's: up to 2^64, so not as a number
+
+
+class KnownNodes(Settings):
+    """The nodes of silos by place, in ``nodes.json``: Flower gives a key the same node again."""
+
+    nodes: dict[Place, NodeId] = Field({}, max_length=PLACES)
+
+
+@dataclass
+class Handshake:
+    """Asks unknown nodes for their identity, and assigns them their silos' places.
+
+    A node identified before a restart of the server is not asked again: whatever it answers is trusted only as far as
+    its silo has signed it.
+
+    Attributes:
+        run: id of the run.
+        nodes: the node of every identified silo, by place; the last one if there were several.
+    """
+
+    agreed: StudyAgreement
+    run: str
+    registry: MemberRegistry
+    bus: MessageBus
+    audit: Audit
+    nodes: dict[int, int] = field(default_factory=dict)
+    _again: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
+    _asked: dict[str, tuple[int, Hello]] = field(default_factory=dict)  # ticket -> whom, what
+    _before: Mapping[Place, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Load the silos' nodes from before a restart."""
+        found = read_json(KnownNodes, self._file, remedy="remove it: silos are asked again who they are")
+        self._before = {place: int(node) for place, node in (found or KnownNodes()).nodes.items()}
+
+    @property
+    def _file(self) -> Path:
+        return self.registry.path.parent / NODES
+
+    @property
+    def tickets(self) -> Sequence[str]:
+        """Tickets of the hellos in transit."""
+        return tuple(self._asked)
+
+    @property
+    def asked(self) -> Sequence[int]:
+        """The nodes that they are for."""
+        return tuple(node for node, _ in self._asked.values())
+
+    def ask(self) -> None:
+        """Send a hello to each unknown node; one that did not answer in time is asked once more."""
+        now, online = monotonic(), self.bus.online()
+        self._recall(online)
+        self._asked = {ticket: to for ticket, to in self._asked.items() if self._again[to[0]] > now}
+        unknown = sorted(online - set(self.nodes.values()))
+        asked = {node: self._hello() for node in unknown if self._again.get(node, 0.0) <= now}
+        self._again |= dict.fromkeys(asked, now + TIMEOUT)
+        tickets = self.bus.send([Outgoing(node, Message.of(hello), TIMEOUT) for node, hello in asked.items()])
+        self._asked |= dict(zip(tickets, asked.items(), strict=True))
+
+    def _recall(self, online: frozenset[int]) -> None:
+        """Reassign their silos' places to nodes that are back after a restart of the server."""
+        for place, entry in enumerate(self.registry.entries):
+            node = self._before.get(place)
+            known = node in online and entry.size is not None and not entry.revoked
+            if node is not None and known and place not in self.nodes:
+                self.nodes[place] = node
+                self.audit.write("present", silo=entry.name, samples=entry.size, node=str(node))
+
+    def _hello(self) -> Hello:
+        return Hello(agreement=self.agreed.agreement, run=self.run, nonce=secrets.token_hex(16))
+
+    def greet(self) -> dict[str, str]:
+        """Ask every unknown node for its identity, and process the replies that have come, without waiting.
+
+        Returns who was turned away, and why.
+        """
+        self.ask()
+        turned_away: dict[str, str] = {}
+        for ticket, got in self.bus.fetch(self.tickets).items():
+            turned_away |= self.meet(ticket, got)
+        return turned_away
+
+    def meet(self, ticket: str, got: Message | Undelivered) -> dict[str, str]:
+        """Assign a node its silo's place, by the key that signed. Returns who was turned away, and why."""
+        node, hello = self._asked.pop(ticket)
+        if isinstance(got, Undelivered):
+            return {}
+        try:
+            with untrusted():
+                return self._met(node, hello, got)
+        except ProtocolError as fault:
+            return self._turned_away(f"node {node}", str(fault))
+
+    def _met(self, node: int, hello: Hello, got: Message) -> dict[str, str]:
+        """Raise ProtocolError, or another error, unless a silo with a place in the registry has signed."""
+        reply: HelloReply | Refusal = got.read(HelloReply, Refusal)
+        try:
+            place = self.registry.place(reply.silo)
+            self.registry.require_signed(place, reply.kind, reply.statement, got.signature)
+        except (ConfigError, ProtocolError):
+            if isinstance(reply, Refusal):
+                raise ProtocolError(f"{reply.fault} (not signed by {reply.silo}, whose name it gives)") from None
+            raise
+        note(self.registry.path.parent, reply.silo, got.versions)
+        if isinstance(reply, Refusal):
+            return self._turned_away(reply.silo, reply.fault)
+        if (reply.nonce, reply.run, reply.agreement) != (hello.nonce, hello.run, hello.agreement):
+            raise ProtocolError(f"{reply.silo}: an answer to another hello")
+        if self.registry.entries[place].revoked:
+            raise ProtocolError(f"{reply.silo} was revoked")
+        self.registry.register(place, reply.samples)
+        self.nodes[place] = node
+        write_json(self._file, KnownNodes(nodes={p: str(n) for p, n in {**self._before, **self.nodes}.items()}))
+        self.audit.write("present", silo=reply.silo, samples=reply.samples, node=str(node))
+        return {}
+
+    def _turned_away(self, who: str, reason: str) -> dict[str, str]:
+        """A rejected sender: a silo is named only if its key has signed; otherwise the node is named."""
+        self.audit.write("refused", silo=who, reason=reason)
+        return {who: reason}
+
+
+class Identity(Settings):
+    """A run's id and the versions that it was started with, in ``run.json``."""
+
+    run: Token
+    begun: Versions | None = None
+
+
+def run_id(out: Path) -> str:
+    """The run's id, drawn once. Raises StorageError for a damaged file, CheckpointError for another version's."""
+    path = out / "run.json"
+    known = read_json(Identity, path)
+    if known is None:
+        known = Identity(run=secrets.token_hex(8), begun=own())
+        write_json(path, known)
+    require_begun(known.begun, "the run")
+    return known.run
+
+
+class Gatherer(Protocol):
+    """A carrier of messages: it knows which places have identified themselves, and can wait for others."""
+
+    @property
+    def registry(self) -> MemberRegistry:
+        """The member registry."""
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The places whose nodes have identified themselves."""
+
+    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
+        """Greet until no silo is ``missing``, or for this long."""
+
+
+def gather_silos(
+    transport: Gatherer,
+    agreed: StudyAgreement,
+    standing: Path,
+    awaited: Callable[[Collection[str]], Collection[str]] = frozenset,
+) -> None:
+    """Wait for all current members, through arrivals and revocations. Raises QuorumError.
+
+    It does not wait for silos that are not ``awaited``, such as one that declines meanwhile, nor for those whose
+    versions, as last noted in ``standing`` (the kit's folder ``run/``), do not work with the server's.
+    """
+
+    def members() -> list[tuple[int, str]]:
+        known = [(place, e.name) for place, e in enumerate(transport.registry.entries) if not e.revoked]
+        wanted = awaited([name for _, name in known])
+        return [(place, name) for place, name in known if name in wanted]
+
+    def missing() -> list[str]:
+        other = {name for name, said in versions.noted(standing).items() if not said.works_with(versions.own())}
+        return [name for place, name in members() if place not in transport.known and name not in other]
+
+    transport.gather(agreed.study.wait, missing)
+    everybody = [name for _, name in members()]
+    away = [name for place, name in members() if place not in transport.known]
+    if len(everybody) - len(away) < agreed.quorum:
+        raise QuorumError(
+            f"{len(everybody) - len(away)} of {len(everybody)} silos came within {agreed.study.wait:g} s, "
+            f"{agreed.quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
+        )

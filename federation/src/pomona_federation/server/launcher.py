@@ -1,0 +1,135 @@
+"""``pomona server start``: from a kit to a running federation, and the checks before it."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tomli_w
+
+from pomona.core.errors import CheckpointError, LockedError, StorageError
+from pomona.storage.atomic_io import probe
+from pomona.storage.lock import locked
+from pomona.storage.run_status import Status, ended, last_round, read_status
+from pomona_federation import flower_internals
+from pomona_federation.address import Address
+from pomona_federation.agreement import Federation
+from pomona_federation.audit import Audit
+from pomona_federation.certificates import RENEW, certificate, expires, private, warning
+from pomona_federation.server import superlink
+from pomona_federation.server.registry_admin import members
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.superlink_client import SuperLinkClient, connection, reachable
+from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
+from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
+from pomona_federation.supervision.processes import QUIET, environment
+from pomona_federation.supervision.supervisor import Supervisor
+
+
+def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standing: bool = False) -> Status:
+    """Run the studies of a server's kit until all have ended; a started study continues after its last round.
+
+    Args:
+        folder: the kit.
+        say: called with every line for the operator.
+        resume: refuse if there is nothing to continue.
+        standing: wait for further studies when all have ended, as a kit without its own study always does.
+
+    Returns:
+        The status of the study that ended last.
+
+    Raises:
+        PomonaError: nothing has been started.
+        SystemExit, KeyboardInterrupt: after everything has been stopped in order; the status is written.
+    """
+    federation = Federation.read(folder / "federation.toml")
+    folder, state = folder.absolute(), folder.absolute() / "run"
+    os.umask(0o077)
+    standing |= federation.study is None
+    queue, before = StudyQueue(folder), read_status(state)
+    if before and before.state == "finished" and not standing and not queue.open:
+        say(f"the run in {state} is finished after round {before.round}; nothing to do")
+        return before
+    done = last_round(state)
+    if resume and not (done or queue.begun):
+        raise CheckpointError(f"{state} holds no run to resume; use `pomona server start`")
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        with locked(state):
+            probe(state)
+            env = _flower(folder, state, federation)
+            require_ready(folder, federation)
+            if before and before.state == "failed":
+                queue.resume("")
+            if (before and before.state != "finished") or done:
+                say(f"going on after round {done}")
+            return _served(folder, federation, env, say, standing)
+    except OSError as fault:
+        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or fix its permissions") from fault
+
+
+def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]:
+    """Set Flower up before it is imported: it is also called in this process, and reads its settings on import.
+
+    Returns the environment of its processes.
+    """
+    home = state / "flwr"
+    home.mkdir(mode=0o700, exist_ok=True)
+    settings = connection(federation, folder / "certs" / "ca.crt")
+    (home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
+    env = environment(home)
+    os.environ.update({k: env[k] for k in ("FLWR_HOME", "NO_PROXY")} | QUIET)
+    return env
+
+
+def _served(
+    folder: Path, federation: Federation, env: Mapping[str, str], say: Callable[[str], None], standing: bool
+) -> Status:
+    state, ca = folder / "run", folder / "certs" / "ca.crt"
+    with Audit(state / "audit.jsonl") as audit:
+        own = LogFile(state / "logs" / SUPERVISOR)
+
+        def tell(text: str) -> None:
+            own.write(text)
+            say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
+
+        if not federation.insecure and (line := warning(expires(folder / "certs" / "server.crt"))):
+            tell(f"the server's certificate {line}; {RENEW}")
+        audit.write("started", federation=federation.name, round=last_round(state))
+        supervisor = Supervisor(superlink.command(folder, federation), env, state / "logs" / "superlink.log", first=APP)
+        policy = ServerPolicy(
+            folder,
+            lambda: SuperLinkClient(reachable(federation), None if federation.insecure else ca),
+            lambda: flower_internals.agreed_bundle(folder),
+            lambda: {} if federation.insecure else members(folder),
+            tell,
+            audit,
+            standing,
+        )
+        try:
+            status = supervisor.run(policy)
+        except BaseException as fault:
+            code = ended(fault, 0).code
+            audit.write("stopped", code=code, round=last_round(state))
+            raise
+        audit.write("stopped", code=status.code, round=status.round)
+        return status
+
+
+def require_ready(folder: Path, federation: Federation) -> None:
+    """Raise ConfigError or LockedError for anything that would keep SuperLink from running, before it is started."""
+    flower_internals.agreed_bundle(folder)
+    if not federation.insecure:
+        private(folder / "certs" / "server.key")
+        certificate(folder / "certs" / "server.crt", folder / "certs" / "server.key", folder / "certs" / "ca.crt")
+    bind = Address.parse(federation.bind)
+    kind = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
+    with socket.socket(kind, socket.SOCK_STREAM) as probe_:
+        probe_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe_.bind((bind.host, bind.port))
+        except OSError as fault:
+            raise LockedError(
+                f"bind = {federation.bind}: {fault.strerror}; stop the process that listens there, or change bind"
+            ) from None

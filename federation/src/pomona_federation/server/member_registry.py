@@ -1,0 +1,257 @@
+"""Registry of members, ``roster.json``: which silo has which place, written by the server and by its operator.
+
+A silo's place is its permanent id. It becomes a member in the first round that begins after it has reported its number
+of samples, and stops being one with the round after its revocation. A round's roster never changes afterwards, so a
+server that continues after a kill sees the same one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from pomona.core.bounds import PLACES, Count, Number, plain
+from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
+from pomona.core.files import text
+from pomona.core.settings import Settings
+from pomona.core.weight_limit import weights
+from pomona.storage.lock import waiting_lock
+from pomona_federation.agreement import SHARE, Certificate, Federation, SiloName
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.keys import signed
+from pomona_federation.messages.message_bodies import RENEWALS, CertifiedKey
+
+if TYPE_CHECKING:
+    from pomona.core.round import Roster
+
+
+ROSTER = "roster.json"
+
+
+@dataclass(frozen=True)
+class RegisteredMember:
+    """One silo.
+
+    Attributes:
+        key: its public key, one OpenSSH line; empty without keys.
+        certificate: the authority's OpenSSH certificate for name and key; empty for founders, whom every kit knows,
+            until their key is renewed.
+        earlier: its previous keys, the oldest first.
+        size: its training samples; None until reported.
+        joined, left: its first and its last round; None while open.
+        revoked: not a member from the next round on.
+    """
+
+    name: SiloName
+    key: Annotated[str, Field(max_length=2000)] = ""
+    certificate: Certificate = ""
+    size: Count | None = None
+    joined: Number | None = None
+    left: Number | None = None
+    revoked: bool = False
+    earlier: Annotated[tuple[CertifiedKey, ...], Field(max_length=RENEWALS)] = ()
+
+
+class RegistryFile(Settings):
+    """Content of the file: the entries, and the last round whose roster is settled."""
+
+    settled: Number
+    silos: tuple[RegisteredMember, ...] = Field(max_length=PLACES)
+
+
+class MemberRegistry:
+    """The registry of a server's kit; an entry's position is its silo's place. Implements the loop's ``Attendance``.
+
+    The registry in ``run/`` defines the members, and holds the sizes and rounds of the kit's own study. Each further
+    study has its own registry for sizes and rounds, and takes the members from the first.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        federation: Federation,
+        greet: Callable[[], None] = lambda: None,
+        standing: "MemberRegistry | None" = None,
+        share: float = SHARE,
+    ) -> None:
+        """Open the registry in a folder, or start one with the founders of a kit.
+
+        Args:
+            folder: of the file; that of ``run/`` has the founders' keys in ``keys/`` beside it.
+            federation: defines the founders.
+            greet: called before a round's roster is settled, to admit silos that have come in the meantime.
+            standing: the registry in ``run/``, for the registry of a further study.
+            share: largest share of one silo in a mean.
+        """
+        self._path, self._places, self._greet = folder / ROSTER, federation.places, greet
+        self.share, self._most = share, federation.most_samples
+        self._insecure, self._standing = federation.insecure, standing
+        if not self._path.exists():
+            with self._changing():
+                if not self._path.exists():
+                    self._write([] if standing else _founders(folder.parent / "keys", federation), 0)
+
+    @property
+    def path(self) -> Path:
+        """Path of the file."""
+        return self._path
+
+    @property
+    def entries(self) -> list[RegisteredMember]:
+        """All silos that are or were members, by place."""
+        return self._read()[0]
+
+    def place(self, name: str) -> int:
+        """A silo's place. Raises ConfigError for an unknown name."""
+        names = [e.name for e in self.entries]
+        if name not in names:
+            raise ConfigError(f"no silo {name!r}; {near(name, names)}")
+        return names.index(name)
+
+    def add(self, name: str, key: str, certificate: str) -> int:
+        """Give a newcomer the next place. Raises ConfigError if none is free, or the name is taken or invalid."""
+        try:
+            entry = RegisteredMember(name, key, certificate)
+        except ValidationError as fault:
+            raise ConfigError(
+                f"{plain(name, 60)!r} cannot be a silo ({plain(fault.errors()[0]['msg'], 200)})"
+            ) from None
+        with self._changing():
+            entries, settled = self._read()
+            if name in [e.name for e in entries]:
+                raise ConfigError(f"silo {name!r} is registered already; give the newcomer another name")
+            if len(entries) >= self._places:
+                raise ConfigError(f"all {self._places} places are taken; places are part of what silos agreed to")
+            self._write([*entries, entry], settled)
+        return len(entries)
+
+    def revoke(self, name: str) -> None:
+        """End a silo's membership from the next round on. Raises ConfigError for an unknown silo."""
+        self._change(self.place(name), revoked=True)
+
+    def renew(self, name: str, key: CertifiedKey, before: CertifiedKey) -> None:
+        """Replace a silo's key at once. Raises ConfigError for an unknown silo, or one renewed too often."""
+        entry = self.entries[place := self.place(name)]
+        if len(entry.earlier) >= RENEWALS:
+            raise ConfigError(f"{name} has had {RENEWALS} keys before; revoke it, and add it under a new name")
+        self._change(place, key=key.key, certificate=key.certificate, earlier=(*entry.earlier, before))
+
+    def require_signed(self, place: int, kind: str, said: Mapping[str, Any], signature: str) -> None:
+        """Raise ProtocolError unless the silo of a place has signed this; without keys nothing is signed."""
+        entry = self.entries[place]
+        if not self._insecure and not signed(entry.key, kind, said, signature):
+            raise ProtocolError(f"the signature is not {entry.name}'s")
+
+    def register(self, place: int, size: int) -> None:
+        """Record a silo's number of samples; the first reported size is final.
+
+        Raises ConfigError for a different later size, or for more than the agreed maximum.
+        """
+        if size > self._most:
+            raise ConfigError(
+                f"{self.entries[place].name} says that it has {size:.4g} training samples, most_samples is {self._most}"
+            )
+        known = self.entries[place].size
+        if known is None:
+            self._change(place, size=size)
+        elif known != size:
+            raise ConfigError(f"{self.entries[place].name} has {size} training samples now, registered are {known}")
+
+    # Implementation of Attendance.
+
+    def roster(self, number: int, guest: int | None = None) -> "Roster":
+        """The roster of round ``number``, settled on first request, with everyone who joined or left by then."""
+        from pomona.core.round import Roster
+
+        assert guest is None, "a deployment has no clients that are never trained with"
+        entries, settled = self._read()
+        if number > settled:
+            self._greet()
+            with self._changing():
+                entries = [_settled(e, number) for e in self._read()[0]]
+                self._write(entries, number)
+        sizes = [e.size or 0 if e.joined and e.joined <= number <= (e.left or number) else 0 for e in entries]
+        return Roster((*sizes, *[0] * (self._places - len(sizes))), self.share)
+
+    def begun(self, number: int) -> tuple[int, ...]:
+        """The silos that have been members in any round up to ``number``."""
+        return tuple(i for i, e in enumerate(self.entries) if e.joined and e.joined <= number)
+
+    def parting(self, number: int) -> bool:  # noqa: ARG002 - the loop asks
+        """Always False: no round is known in advance to be a silo's last; silos keep their models themselves."""
+        return False
+
+    def _change(self, place: int, **fields: Any) -> None:
+        with self._changing():
+            entries, settled = self._read()
+            entries[place] = replace(entries[place], **fields)
+            self._write(entries, settled)
+
+    def _read(self) -> tuple[list[RegisteredMember], int]:
+        page = read_json(RegistryFile, self._path)
+        if page is None:
+            raise StorageError(f"{self._path} is missing; restore it from a backup")
+        if self._standing is None:
+            return list(page.silos), page.settled
+        own = {entry.name: entry for entry in page.silos}
+        return [_standing(entry, own.get(entry.name)) for entry in self._standing.entries], page.settled
+
+    def _write(self, entries: list[RegisteredMember], settled: int) -> None:
+        try:
+            write_json(self._path, RegistryFile(settled=settled, silos=tuple(entries)))
+        except OSError as fault:
+            raise StorageError(f"{self._path} cannot be written ({fault.strerror}); make room") from fault
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the file's lock against the other process that writes it."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with waiting_lock(self._path.parent / ".roster.lock"):
+            yield
+
+
+def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
+    """The founding members, with the public keys in a folder of the kit."""
+    named = [silo.name for silo in federation.silo]
+    return [RegisteredMember(n, "" if federation.insecure else text(keys / f"{n}.pub").strip()) for n in named]
+
+
+def _standing(member: RegisteredMember, own: RegisteredMember | None) -> RegisteredMember:
+    """A member as the federation knows it, with its size and rounds in one study."""
+    size, joined, left = (own.size, own.joined, own.left) if own else (None, None, None)
+    return replace(member, size=size, joined=joined, left=left)
+
+
+def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:
+    """Registered training samples of the silos that are members now or from the next round on."""
+    return {e.name: e.size for e in entries if e.size and not e.revoked}
+
+
+def weight_by_name(samples: Mapping[str, int], largest: float) -> dict[str, float]:
+    """Each silo's weight in a mean over all of them, by name; ``largest`` is the agreed maximum share."""
+    return dict(zip(samples, weights(list(samples.values()), largest), strict=True))
+
+
+def heavy(samples: Mapping[str, int], largest: float) -> Sequence[str]:
+    """A line for each silo whose weight is limited, or is more than half of a mean over all."""
+    claimed, said = weight_by_name(samples, 1.0), []
+    for name, weight in weight_by_name(samples, largest).items():
+        has = f"{name} claims {samples[name]} training samples, {100 * claimed[name]:.3g} % of all"
+        if weight < claimed[name] * (1 - 1e-9):
+            said.append(f"{has}; it counts for {100 * weight:.3g} % (largest_share = {largest:g})")
+        elif weight > 0.5 and len(samples) > 1:
+            said.append(f"{has}, and counts for more than all others together (largest_share = {largest:g})")
+    return said
+
+
+def _settled(entry: RegisteredMember, number: int) -> RegisteredMember:
+    """An entry at the start of round ``number``."""
+    if entry.joined is None and entry.size and not entry.revoked:
+        return replace(entry, joined=number)
+    if entry.revoked and entry.joined is not None and entry.left is None:
+        return replace(entry, left=number - 1)
+    return entry

@@ -1,1 +1,0 @@
-"""The members of a federation, their keys, and their admission."""

@@ -1,0 +1,216 @@
+"""Sending a message to each of several silos and collecting their answers; ``waiting.json`` shows the open ones."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, time
+
+from pomona_federation.agreement import StudyAgreement
+from pomona_federation.audit import Audit
+from pomona_federation.json_store import write_json
+from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered
+from pomona_federation.server.handshake import TIMEOUT, Handshake
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.supervision.status_files import WAITING, WaitingStatus
+
+ATTEMPTS = 3  # attempts to send one message to a silo whose node was lost on the way
+
+
+REMIND = 60.0  # seconds between lines of the log while nothing else happens
+logger = logging.getLogger("pomona")
+
+
+@dataclass
+class WaitingFile:
+    """Shows which silos are awaited; a full disk does not end the run.
+
+    Args:
+        folder: of the file.
+    """
+
+    folder: Path
+    _now: WaitingStatus = field(default_factory=WaitingStatus)
+    _due: float = 0.0  # when the next log line is due, by the monotonic clock
+
+    def begin(self, stage: str, seconds: float) -> None:
+        """Start a stage that lasts at most ``seconds``."""
+        began = time()
+        self._now, self._due = WaitingStatus(stage=stage, since=began, until=began + seconds), 0.0
+
+    def tell(self, answered: Collection[str], missing: Mapping[str, str], given_up: Collection[str] = ()) -> None:
+        """Record which silos have answered, which are awaited and why, and which are given up."""
+        asked = (*answered, *missing, *given_up)
+        now = self._now.model_copy(update={"asked": asked, "answered": tuple(answered), "missing": dict(missing)})
+        if now != self._now:
+            self._now = now
+            with suppress(OSError):
+                write_json(self.folder / WAITING, now)
+        if now.missing and monotonic() >= self._due:
+            self._due = monotonic() + REMIND
+            logger.info("%s", now.line)
+
+
+@dataclass
+class OutgoingMessage(ABC):
+    """A message to one silo, sent more than once if necessary, and its outcome.
+
+    Attributes:
+        silo: its name.
+        attempts: how often it was sent.
+        done: nothing more is expected.
+        answered: there is an answer, which may be unusable.
+        reason: why there is no usable answer, as long as there is none.
+    """
+
+    silo: str
+    attempts: int = field(default=0, init=False)
+    done: bool = field(default=False, init=False)
+    answered: bool = field(default=False, init=False)
+    reason: str = field(default="it did not answer in time", init=False)
+
+    @property
+    @abstractmethod
+    def about(self) -> Mapping[str, object]:
+        """Its fields in the audit log."""
+
+    @abstractmethod
+    def message(self) -> Message:
+        """The message of the current attempt."""
+
+    def fail(self, reason: str, again: bool = False) -> None:
+        """Record why there is no answer; ``again``: it may be sent once more, while attempts are left."""
+        self.reason, self.done = reason, not again or self.attempts >= ATTEMPTS
+
+
+@dataclass
+class MessageExchange:
+    """Finds the nodes of silos, sends them messages, and collects their answers.
+
+    Attributes:
+        run: id of the run.
+        pause: seconds between looks for answers.
+    """
+
+    agreed: StudyAgreement
+    run: str
+    registry: MemberRegistry
+    bus: MessageBus
+    audit: Audit
+    pause: float
+    handshake: Handshake = field(init=False)
+    waiting: WaitingFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.handshake = Handshake(self.agreed, self.run, self.registry, self.bus, self.audit)
+        self.waiting = WaitingFile(self.registry.path.parent)
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The places whose nodes have identified themselves."""
+        return frozenset(self.handshake.nodes)
+
+    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> dict[str, str]:
+        """Greet until no silo is ``missing``, or for this long; a node asked at the end has time to answer.
+
+        Returns who was turned away, and why.
+        """
+        limit, turned_away = monotonic() + seconds, dict[str, str]()
+        self.waiting.begin("gathering silos", seconds)
+        while True:
+            turned_away |= self.handshake.greet()
+            away, now = missing(), monotonic()
+            if not away or now > limit + (TIMEOUT if self.handshake.asked else 0.0):
+                return turned_away
+            here = [e.name for place, e in enumerate(self.registry.entries) if place in self.handshake.nodes]
+            self.waiting.tell(here, dict.fromkeys(away, "has not said who it is"))
+            self.bus.wait(self.pause)
+
+    def send_all(
+        self, stage: str, messages: Mapping[int, OutgoingMessage], hear: Callable[[int, Message], None]
+    ) -> dict[str, str]:
+        """Send messages and collect answers until every message is done or the deadline has passed.
+
+        A silo whose node stays offline for longer than ``patience`` is given up.
+
+        Args:
+            stage: its name, shown while waiting.
+            messages: what to send, by the places of silos.
+            hear: called with the place and its node's reply. Verifies it, and records the outcome in the message.
+
+        Returns:
+            Who was turned away meanwhile, and why.
+        """
+        began, nodes = monotonic(), self.handshake.nodes
+        limit, last_seen = began + self.agreed.study.deadline, dict.fromkeys(messages, began)
+        sent, turned_away = dict[str, int](), dict[str, str]()  # tickets' places; reasons
+        self.waiting.begin(stage, self.agreed.study.deadline)
+        while (open_ := _open(messages)) and monotonic() < limit:
+            online, now = self.bus.online(), monotonic()
+            if any(nodes.get(place) not in online for place in open_):
+                self.handshake.ask()  # a silo may be back under another node
+            due = [p for p in open_ if p not in sent.values() and nodes.get(p) in online]
+            sent |= self._send({place: messages[place] for place in due}, limit - now)
+            got = self.bus.fetch([*sent, *self.handshake.tickets])
+            came = bool(got)
+            for ticket in tuple(got):
+                answer = got.pop(ticket)  # dropped once processed: it may be large
+                if ticket not in sent:
+                    turned_away |= self.handshake.meet(ticket, answer)
+                    continue
+                place = sent.pop(ticket)
+                if isinstance(answer, Undelivered):
+                    messages[place].fail(answer.reason, answer.again)
+                else:
+                    hear(place, answer)
+            last_seen |= {place: now for place in _open(messages) if nodes.get(place) in online}
+            for place in _open(messages):
+                if place not in sent.values() and now - last_seen[place] > self.agreed.study.patience:
+                    messages[place].fail("it is not connected")
+            self.waiting.tell(*progress(messages, sent.values()))
+            if not came and _open(messages):
+                self.bus.wait(self.pause)
+        for place in _open(messages):
+            messages[place].done = True
+        self.waiting.tell(*progress(messages, ()))
+        return turned_away
+
+    def _send(self, due: Mapping[int, OutgoingMessage], seconds: float) -> dict[str, int]:
+        """Send messages to the silos of these places, all at once. Returns the places by ticket."""
+        outgoing = []
+        for place, one in due.items():
+            one.attempts += 1
+            message = one.message()
+            self.audit.write("sent", silo=one.silo, **one.about, bytes=message.size)
+            outgoing.append(Outgoing(self.handshake.nodes[place], message, seconds))
+        return dict(zip(self.bus.send(outgoing), due, strict=True))
+
+
+def _open(messages: Mapping[int, OutgoingMessage]) -> list[int]:
+    return [place for place, one in messages.items() if not one.done]
+
+
+def progress(
+    messages: Mapping[int, OutgoingMessage], sent: Collection[int]
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """The state of messages, by place in, by name out.
+
+    Args:
+        messages: all of them.
+        sent: the places of those in transit, or at their silos.
+
+    Returns:
+        The silos that have answered; those awaited, each with a short reason; and those given up.
+    """
+    answered, missing, given_up = list[str](), dict[str, str](), list[str]()
+    for place in sorted(messages):
+        one = messages[place]
+        if one.answered:
+            answered.append(one.silo)
+        elif one.done:
+            given_up.append(one.silo)
+        else:
+            missing[one.silo] = "has not answered yet" if place in sent else "is not connected"
+    return answered, missing, given_up

@@ -1,0 +1,121 @@
+"""Administration of the member registry: admission and revocation of silos, and the keys that may connect."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.files import content, text
+from pomona_federation import certificates, keys
+from pomona_federation.agreement import Federation
+from pomona_federation.messages.message_bodies import CertifiedKey
+from pomona_federation.server.member_registry import ROSTER, MemberRegistry, RegisteredMember
+from pomona_federation.server.superlink_client import pem
+
+LASTING = (
+    "what other silos have already mixed of its models into their own stays in them, and backups of the server's and "
+    "of silos' folders keep what they hold."
+)
+
+
+def entries(folder: Path, study: Path | None = None) -> list[RegisteredMember]:
+    """All silos that are or were members, by place; the founders if there is no registry yet. Writes nothing.
+
+    Args:
+        folder: the server's kit.
+        study: the folder of a further study, for its sizes and rounds; None for the kit's own.
+
+    Raises ConfigError or StorageError.
+    """
+    federation = Federation.read(folder / "federation.toml")
+    if not (folder / "run" / ROSTER).exists():
+        return [RegisteredMember(silo.name) for silo in federation.silo]
+    standing = MemberRegistry(folder / "run", federation)
+    if study is None:
+        return standing.entries
+    if not (study / ROSTER).exists():
+        return [replace(entry, size=None, joined=None, left=None) for entry in standing.entries]
+    return MemberRegistry(study, federation, standing=standing).entries
+
+
+def members(folder: Path) -> dict[str, bytes]:
+    """Public keys (PEM) by silo of those that may connect now; starts the registry if there is none."""
+    return {name: key for name, (key, revoked) in keys_of(folder).items() if not revoked}
+
+
+def keys_of(folder: Path) -> dict[str, tuple[bytes, bool]]:
+    """Public key (PEM) of each silo that has one, and whether it was revoked; starts the registry if there is none."""
+    registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
+    return {entry.name: (pem(entry.key), entry.revoked) for entry in registry.entries if entry.key}
+
+
+def admit(folder: Path, name: str, key: Path | None) -> int:
+    """Give a newcomer a place, and return it.
+
+    Args:
+        folder: the server's kit.
+        name: the certified name.
+        key: its public key; the authority's certificate is beside it, as NAME.cert. None only without TLS.
+
+    Raises:
+        ConfigError: no such file, no free place, or a name that is taken.
+        ProtocolError: the authority has not certified this name and key.
+    """
+    federation = Federation.read(folder / "federation.toml")
+    registry = MemberRegistry(folder / "run", federation)
+    if federation.insecure:
+        return registry.add(name, "", "")
+    if key is None:
+        raise ConfigError(f"give the public key of {name}: --key {name}.pub")
+    return registry.add(name, *_certified(folder, federation, name, key))
+
+
+def renew_key(folder: Path, name: str, key: Path) -> str:
+    """Replace a silo's key; the previous key is refused from then on. Returns the new fingerprint.
+
+    Args:
+        folder: the server's kit.
+        name: the silo.
+        key: its new public key; the authority's certificate is beside it, as NAME.cert.
+
+    Raises:
+        ConfigError: no such file or silo, a revoked silo, or a key that is not newer than the current one.
+        ProtocolError: the authority has not certified this name and key.
+    """
+    federation = Federation.read(folder / "federation.toml")
+    if federation.insecure:
+        raise ConfigError("a federation with insecure = true has no keys; there is nothing to renew")
+    registry = MemberRegistry(folder / "run", federation)
+    entry = registry.entries[registry.place(name)]
+    if entry.revoked:
+        raise ConfigError(f"{name} is revoked; have it added under a new name")
+    public, certificate = _certified(folder, federation, name, key)
+    before = entry.certificate or text(folder / "keys" / f"{name}.cert").strip()
+    if keys.serial(certificate.encode()) <= keys.serial(before.encode()):
+        raise ConfigError(f"{key} is not newer than the key that {name} has; take what `pomona deploy renew-key` made")
+    new = CertifiedKey(key=public, certificate=certificate)
+    registry.renew(name, new, CertifiedKey(key=entry.key, certificate=before))
+    return keys.fingerprint(public.encode())
+
+
+def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tuple[str, str]:
+    """A public key and the certificate beside it, as one line each. Raises as ``admit`` does."""
+    public, beside = keys.public(key), key.with_suffix(".cert")
+    try:
+        certificate = content(beside)
+    except OSError as fault:
+        raise ConfigError(
+            f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` makes it (kits with "
+            f"{key.name}.sig are of an older Pomona: provision again)"
+        ) from None
+    authority = certificates.content(folder / "certs" / "ca.crt")
+    if not keys.certified(authority, federation.name, name, public, certificate):
+        raise ProtocolError(f"{key} is not certified as {name}'s by this federation's authority; take its two files")
+    return public.decode().strip(), certificate.decode().strip()
+
+
+def dismiss(folder: Path, name: str) -> None:
+    """Revoke a silo from the next round on. Raises ConfigError if it is not a member."""
+    registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
+    if registry.entries[registry.place(name)].revoked:
+        raise ConfigError(f"{name} is revoked already")
+    registry.revoke(name)

@@ -1,0 +1,239 @@
+"""A round's messages at the server: each silo's task, and the verification of its answer.
+
+Verified are signatures, scores and the uplink's bytes. Nothing in an answer is trusted before.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from pomona.core.errors import ProtocolError
+from pomona.federation.admission import UNBOUNDED, Admission
+from pomona.federation.exchange import Arrival, ClientRequest, Reply
+from pomona.metrics.metric import Metric, metric_named
+from pomona.metrics.score import Score
+from pomona_federation.agreement import StudyAgreement
+from pomona_federation.audit import Audit
+from pomona_federation.messages.message_bodies import (
+    Answer,
+    CertifiedKey,
+    DownlinkEntry,
+    Newcomer,
+    Refusal,
+    Renewal,
+    RowOrigin,
+    Task,
+    row_statement,
+)
+from pomona_federation.messages.message_bus import Message
+from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, form_of, sha256
+from pomona_federation.server.member_registry import MemberRegistry, RegisteredMember
+from pomona_federation.server.message_exchange import OutgoingMessage
+from pomona_federation.study import TrainingStudy
+from pomona_federation.versions import note
+
+
+@dataclass
+class OutgoingTask(OutgoingMessage):
+    """One silo's task in transit.
+
+    Attributes:
+        rows: the bytes of all rows that it may have to include, by hash.
+        held: hashes of the rows that the silo presumably holds.
+        bytes_down, bytes_up: so far.
+    """
+
+    task: Task
+    rows: Mapping[str, memoryview]
+    held: frozenset[str] = frozenset()
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    @property
+    def about(self) -> Mapping[str, object]:
+        """Its round, and its hash."""
+        return {"round": self.task.number, "task": self.task.digest}
+
+    def message(self) -> Message:
+        """The task, with its rows; only the first attempt omits those that the silo presumably holds."""
+        absent = self.task.needs - self.held if self.attempts == 1 else self.task.needs
+        message = Message.of(self.task, enclosed={digest: self.rows[digest] for digest in absent})
+        self.bytes_down += message.size
+        return message
+
+
+def downlink_entry(packed: PackedRows, key: str, k: int, place: int, origins: Mapping[str, RowOrigin]) -> DownlinkEntry:
+    """An entry of the downlink for one silo; its rows are packed.
+
+    Args:
+        packed: the rows of all receivers.
+        key: of the entry.
+        k: the silo's number among the receivers.
+        place: the silo's.
+        origins: the origins of relayed rows, by hash.
+    """
+    rows = packed.down[key]
+    form = form_of(rows)
+    index = rows.index[k].tolist() if form.many else [int(rows.index[k])]
+    digests = {j: packed.digest(key, j) for j in dict.fromkeys(index) if not form.many or j != place}
+    return DownlinkEntry(
+        form=form,
+        index=tuple(index) if form.many else (0,),
+        rows=digests if form.many else {0: digests[index[0]]},
+        origins={j: origins[digest] for j, digest in digests.items() if digest in origins},
+    )
+
+
+def introductions(
+    members: Sequence[RegisteredMember], founders: int
+) -> tuple[tuple[Newcomer, ...], tuple[Renewal, ...]]:
+    """The silos that a task introduces: those that joined after the founders, and those whose key was renewed.
+
+    Args:
+        members: all present and past ones, by place.
+        founders: number of founders.
+    """
+    newcomers = (
+        Newcomer(place=i, silo=e.name, key=e.key, certificate=e.certificate)
+        for i, e in enumerate(members)
+        if i >= founders
+    )
+    renewed = (
+        Renewal(silo=e.name, keys=(*e.earlier, CertifiedKey(key=e.key, certificate=e.certificate)))
+        for e in members
+        if e.earlier
+    )
+    return tuple(newcomers), tuple(renewed)
+
+
+EVENT = "admission"
+
+
+@dataclass(frozen=True)
+class AdmissionLog:
+    """Logs each decision of the round loop.
+
+    A line has the round, the silo, whether its uplink was ``admitted`` and, if not, the reason; for an uplink of the
+    right form also, by tensor, the L2 ``norms`` and their ``limits``. Null stands for a norm that is not finite, and
+    for a limit while too few norms are known to compute one.
+    """
+
+    audit: Audit
+    registry: MemberRegistry
+
+    def __call__(self, number: int, verdict: Admission) -> None:
+        """Log the decisions of one exchange. Raises StorageError."""
+        names = [entry.name for entry in self.registry.entries]
+        decisions = [
+            *((a.reply.client, "") for a in verdict.accepted),
+            *((r.client, r.reason) for r in verdict.rejected),
+        ]
+        for client, reason in decisions:
+            line = {"round": number, "silo": names[client], "admitted": not reason}
+            measured = verdict.norms.get(client)
+            limits = {} if measured is None else {"norms": _figures(measured), "limits": _figures(verdict.bounds)}
+            self.audit.write(EVENT, **line, **limits, **({"reason": reason} if reason else {}))
+
+
+def _figures(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Each value to six digits; None for one that is not finite."""
+    return {name: float(f"{v:.6g}") if isfinite(v) and v < UNBOUNDED else None for name, v in values.items()}
+
+
+Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
+MODELS = {"personal", "global", "local"}  # see ``record.Evaluation``
+
+
+@dataclass(frozen=True)
+class AnswerReader:
+    """Reads the answers of a run.
+
+    Attributes:
+        relays: the tensors of an uplink that are passed on to other silos unchanged.
+    """
+
+    agreed: StudyAgreement
+    run: str
+    registry: MemberRegistry
+    relays: Collection[str]
+
+    def verified(self, place: int, sent: OutgoingTask, message: Message) -> Answer | Refusal:
+        """The body signed by the silo of a place. Raises ProtocolError, also for an answer to another task."""
+        body: Answer | Refusal = message.read(Answer, Refusal)
+        self.registry.require_signed(place, body.kind, body.statement, message.signature)
+        note(self.registry.path.parent, sent.silo, message.versions)
+        if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.task.digest):
+            raise ProtocolError("an answer to another task")
+        return body
+
+    def arrival(
+        self, place: int, sent: OutgoingTask, answer: Answer, uplink: bytes, request: ClientRequest
+    ) -> tuple[Arrival, Origins]:
+        """A verified answer for the round loop, and its rows that others will get.
+
+        Raises ProtocolError.
+        """
+        fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
+        scores = checked_scores(answer, request.watched, self.agreed)
+        reply = Reply(place, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
+        arrival = Arrival(reply, answer.run, answer.number, answer.samples, sent.bytes_down, sent.bytes_up)
+        if fault or not request.trains:
+            return arrival, []
+        if sha256(uplink) != answer.uplink:
+            raise ProtocolError("the uplink is not the one that was signed")
+        encoding = Encoding(self.agreed.run_study.wire, self.agreed.federation.places)
+        tensors = encoding.unpack_uplink(uplink, request.expects)
+        origins = [self._origin(place, sent, answer, name, encoding.pack(tensors[name])) for name in self.relays]
+        return replace(arrival, reply=replace(reply, uplink=tensors)), origins
+
+    def _origin(self, place: int, sent: OutgoingTask, answer: Answer, tensor: str, row: bytes) -> tuple[str, RowOrigin]:
+        """Raise ProtocolError for a row without a valid signature of its silo, as its receivers will check it.
+
+        Each receiver would refuse its whole task for that row; so agreement, run and round are those of the task.
+        """
+        signature, digest = answer.rows.get(tensor, ""), sha256(row)
+        origin = RowOrigin(silo=answer.silo, round=sent.task.number, tensor=tensor, signature=signature)
+        try:
+            statement = row_statement(sent.task.agreement, self.run, origin, digest)
+            self.registry.require_signed(place, "row", statement, signature)
+        except ProtocolError as fault:
+            raise ProtocolError(f"its row {tensor!r}, which others would get: {fault}") from None
+        return digest, origin
+
+
+def checked_scores(answer: Answer, watched: Collection[str], agreed: StudyAgreement) -> list[Score]:
+    """The scores of an answer; none if the federation does not share them.
+
+    Args:
+        answer: as signed by a silo.
+        watched: the requested moments.
+        agreed: defines whether scores are shared, how many samples a silo may have, and the method.
+
+    Raises:
+        ProtocolError: a score that was not requested, is duplicated, is on more samples than a silo may have, is
+            outside the metric's range, or contradicts itself.
+    """
+    if isinstance(agreed.study, TrainingStudy) and not agreed.study.share_scores:
+        return []
+    card = agreed.config.method.method().card
+    models, metric = MODELS | {card.headline[0], *card.judges}, metric_named(str(agreed.config.metric))
+    found: dict[tuple[str, str, str], Score] = {}
+    for score in answer.scores:
+        if not agreed.run_study.shares(score.split, score.samples):
+            raise ProtocolError(f"a score on {score.samples} samples of {score.split}, which was not to be shared")
+        if score.model not in models or score.when not in watched or score.key in found:
+            raise ProtocolError(f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for")
+        _require_consistent(score, agreed.federation.most_samples, metric)
+        found[score.key] = score
+    return list(found.values())
+
+
+def _require_consistent(score: Score, most: int, metric: Metric) -> None:
+    if score.samples > most:
+        raise ProtocolError(f"a score on {score.samples:.4g} samples, most_samples is {most}")
+    if (score.loss is None) != (score.samples == 0) or (score.accuracy is not None and not score.samples):
+        raise ProtocolError(f"a score on {score.samples} samples has a loss of {score.loss}")
+    if score.value is not None and not metric.low <= score.value <= metric.high:
+        raise ProtocolError(f"a score of {score.value:.4g}, which no {metric.title} can be")
+    if score.interval and score.interval[0] > score.interval[1]:
+        raise ProtocolError(f"an interval from {score.interval[0]:.4g} to {score.interval[1]:.4g}")

@@ -1,1 +1,0 @@
-"""The rounds of a study: greetings, tasks, answers and their verification."""

@@ -1,0 +1,127 @@
+"""A search: its trials run as separate studies, one after another, and validation scores select the best."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from pomona.core.errors import DivergedError, QuorumError
+from pomona.core.settings import Settings
+from pomona.core.table import Table, of_records
+from pomona.experiments.grid import RULE, choose
+from pomona.experiments.job import best_on_validation
+from pomona.lifecycle import status_kept
+from pomona.metrics.metric import metric_named
+from pomona.record.result import Result
+from pomona.record.run_folder import load
+from pomona.storage.run_status import Status, read_status, write_status
+from pomona_federation.agreement import StudyAgreement
+from pomona_federation.server.study_result import ResultFiles
+from pomona_federation.study import RESULTS, TRIALS, SearchStudy, TrainingStudy
+
+WINNER = "STUDY.toml"
+Rounds = Callable[[StudyAgreement, Path], Result]
+
+
+class Trial(Settings):
+    """One setting that was tried.
+
+    Attributes:
+        agreement: its hash.
+        point: the values of the searched keys.
+        score: the mean over silos on validation data in the best validation round, higher is better; None without any.
+        best_round: that round.
+        fault: why there is no score; empty if it ran to its end.
+    """
+
+    number: int
+    agreement: str
+    point: dict[str, Any]
+    score: float | None = None
+    best_round: int | None = None
+    fault: str = ""
+
+
+class SearchResult(Settings):
+    """All trials; ``winner`` is the number of the best one, None if none has a score. ``metric``: of scores."""
+
+    metric: str
+    rule: str
+    trials: tuple[Trial, ...]
+    winner: int | None
+
+
+def search(agreed: StudyAgreement, name: str, out: Path, rounds: Rounds) -> SearchResult:
+    """Run all unfinished trials, then select; ``search.json`` and its page are written after each.
+
+    Args:
+        agreed: the terms of the search.
+        name: the study's.
+        out: its folder, with ``trials/NUMBER`` for each trial.
+        rounds: runs all rounds of one agreement in a folder.
+
+    Raises:
+        QuorumError: too few silos, as for any study; or no trial has a score.
+        StorageError: the folder cannot be written.
+    """
+    write_status(out, Status(state="running", round=0))
+    assert isinstance(agreed.study, SearchStudy)
+    trials, tried, metric = agreed.trials, [], str(agreed.config.metric)
+    for number, (trial, point) in enumerate(zip(trials, agreed.study.search.trials, strict=True)):
+        tried.append(_tried(trial, number, point, out / TRIALS / f"{number:03d}", rounds))
+        found = SearchResult(metric=metric, rule=RULE, trials=tuple(tried), winner=choose([t.score for t in tried]))
+        more = {} if found.winner is None else {WINNER: winning_study(trials[found.winner], name)}
+        _files(found, name, len(trials)).write(out, RESULTS["search"], found, more)
+    if found.winner is None:
+        raise QuorumError(
+            "no trial has a score on validation samples; see search.md for why, and give silos validation data"
+        )
+    return found
+
+
+def _tried(agreed: StudyAgreement, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds) -> Trial:
+    """Run one trial to its end, unless it has finished; one that diverges has no score."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    about = {"number": number, "agreement": agreed.agreement, "point": dict(point)}
+    status = read_status(folder)
+    if status and (status.state, status.code) == ("failed", DivergedError.code):
+        return Trial(**about, fault=status.reason)
+    if status and status.state == "finished":
+        result = load(folder)
+    else:
+        try:
+            with status_kept(folder):
+                result = rounds(agreed, folder)
+        except DivergedError as fault:
+            return Trial(**about, fault=str(fault))
+    model, when = agreed.config.method.method().card.headline
+    best = best_on_validation(result, model, when)
+    if best is None:
+        return Trial(**about, fault="no silo reported validation samples")
+    return Trial(**about, score=best.value, best_round=best.round)
+
+
+def winning_study(agreed: StudyAgreement, name: str) -> str:
+    """The text of a ``STUDY.toml`` for a final training with these settings and all scores."""
+    search = agreed.run_study
+    kept = {key: getattr(search, key) for key in TrainingStudy.model_fields if key in type(search).model_fields}
+    study = TrainingStudy(**{**kept, "kind": "train", "name": f"{name[:35]}-best", "quorum": agreed.quorum})
+    tree = study.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return tomli_w.dumps(tree)
+
+
+def _files(found: SearchResult, name: str, total: int) -> ResultFiles:
+    metric = metric_named(found.metric)
+    records = [
+        {"trial": t.number, **t.point, "score": t.score, "round": t.best_round, "why not": t.fault}
+        for t in found.trials
+    ]
+    shown = of_records(records)
+    notes = [f"The score is {metric.heading} on the silos' validation samples. Chosen is {found.rule}."]
+    row = -1 if found.winner is None else found.winner
+    marked = frozenset((row, column) for column in range(len(shown.header)))
+    table = Table("trials", "Trials", notes, shown.header, shown.rows, shown.words, marked)
+    opening = [f"{len(found.trials)} of {total} trials. No silo reported test samples."]
+    opening += [] if found.winner is None else [f"Trial {found.winner} is the best; {WINNER} trains with its settings."]
+    return ResultFiles(f"Search {name}", opening, [table], records)

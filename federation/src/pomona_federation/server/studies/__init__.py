@@ -1,1 +1,0 @@
-"""Studies at the server: queue, consents, searches, evaluations and their pages."""

@@ -1,0 +1,309 @@
+"""The studies of a server in order: ``run/`` is the folder of the kit's own study, ``run/studies/NAME/`` of others.
+
+A submitted study waits until the silos have decided on it, runs after the studies before it, and keeps its folder. An
+evaluation is completed with the data of the study that it evaluates, for silos to agree to.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pomona.core.bounds import Count, Finite, Sha256
+from pomona.core.errors import ConfigError, StorageError, near
+from pomona.core.files import blocks, opened
+from pomona.core.settings import Settings
+from pomona.core.toml import Tree
+from pomona.storage.atomic_io import publish
+from pomona.storage.lock import locked
+from pomona.storage.run_status import read_status, write_status
+from pomona_federation.agreement import Federation, StudyAgreement
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.server.consents import Consents
+from pomona_federation.server.registry_admin import entries
+from pomona_federation.study import (
+    JUDGING,
+    KIT,
+    LONGEST,
+    TRIALS,
+    EvaluationStudy,
+    RunStudy,
+    Study,
+    SurveyStudy,
+    TrainingStudy,
+    read_study,
+    weights_file,
+)
+
+
+def completed(study: EvaluationStudy, source: StudyAgreement, kit: Path, folder: Path) -> EvaluationStudy:
+    """The evaluation with hash and members of the study whose models it evaluates.
+
+    Section task, the network and the seed are taken from that study, unless they are given.
+
+    Args:
+        study: as in its file; ``evaluate.of`` names a study.
+        source: the terms of that study.
+        kit: the server's.
+        folder: that study's.
+
+    Raises ConfigError if no silo has taken part in it.
+    """
+    trained = source.study
+    if not isinstance(trained, TrainingStudy):
+        raise ConfigError(
+            f"evaluate.of = {study.evaluate.of!r} is of kind {trained.kind}, which leaves silos no models"
+        )
+    joined = {
+        entry.name: place
+        for place, entry in enumerate(entries(kit, None if source.own else folder))
+        if entry.joined is not None and not entry.revoked
+    }
+    if not joined:
+        raise ConfigError(f"no silo has a model of {study.evaluate.of} yet; let it run first")
+    terms = study.evaluate.model_copy(update={"agreement": source.agreement, "models": joined})
+    run: Tree = {key: trained.run[key] for key in JUDGING if key in trained.run} | study.run
+    changes = {"evaluate": terms, "run": run, "task": study.task or trained.task}
+    return study.model_copy(update=changes)
+
+
+STUDIES, SUBMITTED = "studies", "study.json"
+State = Literal["proposed", "ready", "running", "finished", "interrupted", "failed", "declined", "aborted"]
+OVER: frozenset[State] = frozenset({"finished", "failed", "declined", "aborted"})
+
+
+class SubmittedStudy(Settings):
+    """A study as submitted; ``number`` orders them, ``submitted`` is in seconds since 1970."""
+
+    number: Count
+    submitted: Finite
+    agreement: Sha256
+    study: Study
+    aborted: bool = Field(False, description="it shall not run, or not run on")
+    begun: bool = Field(False, description="it starts with those who have accepted, whoever is undecided")
+
+
+@dataclass(frozen=True)
+class QueuedStudy:
+    """One study of a server.
+
+    Attributes:
+        name: "" for the one that the kit came with.
+        folder: of its run.
+        known: the submitted study; None for the kit's own, which a silo accepts by starting.
+    """
+
+    name: str
+    folder: Path
+    known: SubmittedStudy | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return self.name or "the kit's own"
+
+    @property
+    def at_work(self) -> Path:
+        """The folder of the current or last rounds: for a search, its newest trial's."""
+        return max((self.folder / TRIALS).glob("[0-9][0-9][0-9]"), default=self.folder)
+
+    def agreed(self, federation: Federation, kit: Path) -> StudyAgreement:
+        """The agreement on this study; first weights come from the kit's folder ``weights``."""
+        study = self.known.study.placed(kit) if self.known else federation.study
+        assert study, "only a kit's own study has no file"
+        return federation.under(study)
+
+
+@dataclass(frozen=True)
+class StudyQueue:
+    """The studies in a server's kit."""
+
+    kit: Path
+
+    @property
+    def federation(self) -> Federation:
+        """The federation of the kit."""
+        return Federation.read(self.kit / "federation.toml")
+
+    @property
+    def all(self) -> list[QueuedStudy]:
+        """All studies, in order. Raises StorageError for a file that cannot be read."""
+        own = [QueuedStudy("", self.kit / "run")] if self.federation.study else []
+        return [*own, *self._submitted()]
+
+    def named(self, name: str) -> QueuedStudy:
+        """A study by name, "" for the kit's own. Raises ConfigError."""
+        known = {study.name: study for study in self.all}
+        if name not in known:
+            if not name:
+                raise ConfigError("this federation's kit came with no study; name one of `pomona server study list`")
+            raise ConfigError(f"no study {name!r}; {near(name, sorted(filter(None, known)))}")
+        return known[name]
+
+    def state(self, study: QueuedStudy) -> State:
+        """The state of a study; "running" may be left over from a killed server."""
+        if study.known and study.known.aborted:
+            return "aborted"
+        if said := read_status(study.folder):
+            return said.state
+        return "ready" if study.known is None else self._decided(study, study.known)
+
+    def next(self) -> QueuedStudy | None:
+        """The study to run now: the first that is neither finished nor undecided; a started one comes first."""
+        states = [(study, self.state(study)) for study in self.all]
+        begun = [study for study, state in states if state in {"running", "interrupted"}]
+        return next(iter([*begun, *(study for study, state in states if state == "ready")]), None)
+
+    @property
+    def current(self) -> QueuedStudy | None:
+        """The running study; else the one that ran last, or is first in line; None without any."""
+        known = self.all
+        ran = [(said.state == "running", said.time, k) for k, s in enumerate(known) if (said := read_status(s.folder))]
+        return known[max(ran)[2]] if ran else next(iter(known), None)
+
+    @property
+    def begun(self) -> bool:
+        """Whether any study has ever run."""
+        return any(read_status(study.folder) for study in self.all)
+
+    @property
+    def open(self) -> list[QueuedStudy]:
+        """The unfinished studies."""
+        return [study for study in self.all if self.state(study) not in OVER]
+
+    @property
+    def declined(self) -> frozenset[str]:
+        """Names of the studies that too many members have declined; one more member can reopen them."""
+        return frozenset(study.name for study in self.all if self.state(study) == "declined")
+
+    def submit(self, path: Path) -> SubmittedStudy:
+        """Add a ``STUDY.toml`` to the queue. Raises ConfigError, StorageError, or LockedError during another's."""
+        with locked(self.kit / "run" / STUDIES):
+            return self._taken(path, read_study(path))
+
+    def _taken(self, path: Path, study: Study) -> SubmittedStudy:
+        federation, taken = self.federation, self.all
+        try:
+            study = self._completed(study)
+        except ConfigError as fault:
+            raise ConfigError(f"{path}: {fault}") from None
+        if study.name in {other.name for other in taken}:
+            raise ConfigError(f"{path}: there is a study {study.name!r} already; give this one another name")
+        number = 1 + max((other.known.number for other in taken if other.known), default=0)
+        agreed = federation.under(study)
+        try:
+            agreed.require_computable()
+        except ConfigError as fault:
+            raise ConfigError(f"{path}: {fault}") from None
+        if len(study.text.encode()) > LONGEST:
+            raise ConfigError(f"{path}: more than {LONGEST} bytes, which no silo reads; shorten classes or words")
+        if study.weights and not isinstance(study, SurveyStudy):
+            study = self._keep_weights(study, study.weights, str(agreed.config.model.init_sha256))
+        known = SubmittedStudy(number=number, submitted=time.time(), agreement=agreed.agreement, study=study)
+        self._write(known)
+        return known
+
+    def _completed(self, study: Study) -> Study:
+        """The study completed with data of the study that it refers to. Raises ConfigError."""
+        if not isinstance(study, EvaluationStudy) or study.evaluate.of is None:
+            return study
+        judged = self.named("" if study.evaluate.of == KIT else study.evaluate.of)
+        return completed(study, judged.agreed(self.federation, self.kit), self.kit, judged.folder)
+
+    def _keep_weights(self, study: RunStudy, given: Path, sha256: str) -> RunStudy:
+        """Copy first weights into the kit; the study then names them by their hash. Raises StorageError."""
+        try:
+            place = weights_file(self.kit, sha256)
+            with opened(given) as file:
+                publish(place.parent, blocks(file), lambda _: place.name, f".{place.stem}")
+        except OSError as fault:
+            raise StorageError(f"{given} cannot be copied into the kit ({fault.strerror}); make room") from None
+        return study.with_weights(None, sha256)
+
+    def abort(self, name: str) -> None:
+        """Keep a study from running, or stop it. Raises ConfigError for a finished study or one without a name."""
+        study = self.named(name)
+        if not study.known:
+            raise ConfigError("the kit's own study ends with `pomona server stop`; name one that was submitted")
+        if (state := self.state(study)) in OVER:
+            raise ConfigError(f"study {name!r} is {state} already; nothing to abort")
+        self._write(study.known.model_copy(update={"aborted": True}))
+
+    def begin(self, name: str) -> tuple[str, ...]:
+        """Start a study with the silos that have accepted, without waiting for the rest. Returns the undecided.
+
+        Raises ConfigError if it is not waiting for decisions, or too few have accepted.
+        """
+        study = self.named(name)
+        if not study.known or self.state(study) != "proposed":
+            raise ConfigError(
+                f"study {study.title} is {self.state(study)}; only one that waits for the silos' decisions is begun"
+            )
+        accepted, declined, members = self._decisions(study)
+        if len(accepted) < (quorum := study.agreed(self.federation, self.kit).quorum):
+            raise ConfigError(
+                f"study {name!r} has {len(accepted)} of the {quorum} acceptances that it needs; wait for more silos"
+            )
+        self._write(study.known.model_copy(update={"begun": True}))
+        return tuple(sorted(members - accepted - declined))
+
+    def resume(self, name: str) -> None:
+        """Put an aborted or failed study back into the queue, from its last committed round."""
+        study = self.named(name)
+        if (state := self.state(study)) not in {"aborted", "failed"}:
+            raise ConfigError(f"study {name!r} is {state}; only one that failed or was aborted is resumed")
+        if study.known:
+            self._write(study.known.model_copy(update={"aborted": False}))
+        if (said := read_status(study.folder)) and said.state == "failed":
+            write_status(study.folder, said.model_copy(update={"state": "interrupted", "code": 143}))
+
+    def _decided(self, study: QueuedStudy, known: SubmittedStudy) -> State:
+        """Whether all members have accepted, or enough of them by the deadline."""
+        accepted, declined, members = self._decisions(study)
+        quorum = study.agreed(self.federation, self.kit).quorum
+        if len(members - declined) < quorum:
+            return "declined"
+        late = known.begun or time.time() >= known.submitted + known.study.decide
+        return "ready" if len(accepted) >= quorum and (late or accepted | declined == members) else "proposed"
+
+    def _decisions(self, study: QueuedStudy) -> tuple[set[str], set[str], set[str]]:
+        """The members that have accepted a study, those that have declined it, and all."""
+        members = {entry.name for entry in entries(self.kit) if not entry.revoked}
+        said = Consents(study.folder).decisions
+        accepted = {silo for silo in members if silo in said and said[silo].accepted}
+        return accepted, {silo for silo in members if silo in said} - accepted, members
+
+    def _submitted(self) -> Sequence[QueuedStudy]:
+        return sorted(self._found(), key=lambda study: study.known.number if study.known else 0)
+
+    def _found(self) -> Iterator[QueuedStudy]:
+        home = self.kit / "run" / STUDIES
+        for folder in home.iterdir() if home.is_dir() else ():
+            try:
+                written = (folder / SUBMITTED).stat().st_mtime_ns
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # a kill fell between the folder and its file; or an unrelated file
+            known = _read(folder / SUBMITTED, written)
+            if known is None:
+                continue
+            if known.study.name != folder.name:
+                raise StorageError(f"{folder / SUBMITTED} is of study {known.study.name!r}; restore it from a backup")
+            yield QueuedStudy(folder.name, folder, known)
+
+    def _write(self, known: SubmittedStudy) -> None:
+        folder = self.kit / "run" / STUDIES / known.study.name
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_json(folder / SUBMITTED, known)
+        except OSError as fault:
+            raise StorageError(f"{folder} cannot be written ({fault.strerror}); make room") from None
+
+
+@lru_cache(maxsize=100)
+def _read(path: Path, written: int) -> SubmittedStudy | None:
+    """A study's file, cached: the gate and the supervisor ask every few seconds, and it may contain a vocabulary."""
+    return read_json(SubmittedStudy, path)

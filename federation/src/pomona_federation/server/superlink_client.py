@@ -1,0 +1,160 @@
+"""Client of SuperLink's control interface: which keys may connect, and which run is active.
+
+It runs in this process, as `flwr` would start an interpreter for every request. The same requests can be made by hand
+with `flwr` and FLWR_HOME set to run/flwr of the server's kit.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.files import content
+from pomona_federation.address import Address
+from pomona_federation.agreement import Federation
+
+CONNECTION = "pomona"
+NEWEST = 1000  # newest runs that are checked: each start of the server makes one, and stops the earlier ones
+
+
+@dataclass(frozen=True)
+class Node:
+    """A silo's key as SuperLink knows it."""
+
+    id: int
+    name: str
+    status: str  # "registered", "online", "offline", "unregistered"
+    key: bytes  # PEM
+
+
+class SuperLinkClient:
+    """SuperLink's control interface. Raises ConnectionError without an answer, ProtocolError for a refusal.
+
+    Args:
+        address: host:port, on this machine.
+        ca: the certificate that signed SuperLink's; None without TLS.
+    """
+
+    def __init__(self, address: str, ca: Path | None) -> None:
+        from flwr.supercore.control import ControlHttpClient
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+        self._client = ControlHttpClient.from_server_address(
+            server_address=address,
+            insecure=ca is None,
+            root_certificates=content(ca) if ca else None,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def nodes(self) -> list[Node]:
+        """All registered nodes."""
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        with _asking():
+            found = self._client.ListNodes(ListNodesRequest()).nodes_info
+        return [Node(n.node_id, n.name, n.status, n.public_key) for n in found if n.status != "unregistered"]
+
+    def register(self, name: str, key: bytes) -> None:
+        """Allow the holder of a key (PEM) to connect."""
+        from flwr.proto.control_pb2 import RegisterNodeRequest
+
+        with _asking():
+            self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+
+    def unregister(self, node: int) -> None:
+        """Refuse further connections from a node."""
+        from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+        with _asking():
+            self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
+
+    def submit(self, fab: bytes, settings: Mapping[str, str]) -> int:
+        """Start a run of an app with its own settings. Returns the run's id."""
+        from flwr.common.serde import fab_to_proto, user_config_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.supercore.fab import Fab
+
+        bundle = fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {}))
+        with _asking():
+            answer = self._client.StartRun(
+                StartRunRequest(fab=bundle, override_config=user_config_to_proto(dict(settings)))
+            )
+        if not answer.HasField("run_id"):
+            raise ProtocolError("SuperLink started no run; look at `pomona server logs`")
+        return int(answer.run_id)
+
+    def unfinished(self) -> list[int]:
+        """The runs that still wait for a ServerApp, or count as running; these are always among the newest."""
+        from flwr.common.constant import Status
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        with _asking():
+            found = self._client.ListRuns(ListRunsRequest(limit=NEWEST)).run_dict
+        return sorted(int(k) for k, run in found.items() if run.status.status != Status.FINISHED)
+
+    def stop(self, run: int) -> None:
+        """Stop a run that still counts as running."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        with _asking():
+            self._client.StopRun(StopRunRequest(run_id=run))
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    import httpx
+
+    try:
+        yield
+    except httpx.HTTPStatusError as fault:
+        raise ProtocolError(f"SuperLink refuses ({fault.response.text[:200]}); look at `pomona server logs`") from None
+    except httpx.HTTPError as fault:
+        raise ConnectionError(f"SuperLink does not answer ({fault})") from None
+
+
+def pem(key: str) -> bytes:
+    """Convert an OpenSSH public key (EC P-384) to PEM, by which SuperLink knows it. Raises ConfigError."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    from pomona_federation.keys import UNREADABLE
+
+    try:
+        return load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    except UNREADABLE as fault:
+        raise ConfigError(f"no public key in OpenSSH's format ({fault}); give the file silo.pub of the silo") from None
+
+
+def changes(wanted: Mapping[str, bytes], known: list[Node]) -> tuple[dict[str, bytes], list[Node]]:
+    """The keys to register, by silo, and the nodes to unregister, so that SuperLink knows exactly the wanted keys."""
+    keys = {node.key for node in known}
+    return {n: k for n, k in wanted.items() if k not in keys}, [n for n in known if n.key not in set(wanted.values())]
+
+
+def sync_keys(client: SuperLinkClient, wanted: Mapping[str, bytes]) -> list[tuple[str, str]]:
+    """Make SuperLink know exactly the wanted keys, by silo. Returns the changes as (event, silo) pairs."""
+    new, gone = changes(wanted, client.nodes())
+    for name, key in new.items():
+        client.register(name, key)
+    for node in gone:
+        client.unregister(node.id)
+    return [*(("registered", name) for name in new), *(("unregistered", node.name) for node in gone)]
+
+
+def reachable(federation: Federation) -> str:
+    """The address at which this machine reaches its own SuperLink."""
+    bind = Address.parse(federation.bind)
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+    return str(Address(anywhere.get(bind.host, bind.host), bind.port))
+
+
+def connection(federation: Federation, ca: Path) -> dict[str, Any]:
+    """``config.toml`` of Flower's folder, for the `flwr` command line."""
+    how = {"insecure": True} if federation.insecure else {"root-certificates": str(ca)}
+    return {"superlink": {"default": CONNECTION, CONNECTION: {"address": reachable(federation), **how}}}

@@ -1,0 +1,297 @@
+"""The server's supervision policy: a SuperLink, the keys that may connect to it, and one study after the other.
+
+SuperLink does not continue a run whose ServerApp died, nor any run after its own death. Both are restarted here, and
+the run continues after its last committed round. A fault that a restart cannot fix ends the server: a status with a
+code from 2 to 10 at once, and one with code 1 after ``STUBBORN`` failures without a round in between.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pomona.core.errors import PomonaError, ProtocolError, StorageError
+from pomona.storage.run_status import Status, ended, last_round, read_status, write_status
+from pomona_federation.audit import Audit
+from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
+from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
+from pomona_federation.supervision.processes import end
+from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
+
+LAUNCH = 60.0  # seconds until a submitted run must have a process
+SETTLE = 30.0  # seconds that a ServerApp may take to exit after its last status
+
+Verdict = Literal["wait", "finished", "failed", "aborted", "resubmit", "restart"]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The state of the server at one moment.
+
+    Attributes:
+        status: the run's last.
+        age: seconds since then.
+        link, app: whether SuperLink and the ServerApp are alive.
+        appeared: whether the ServerApp has been seen since the run was submitted.
+        waited: seconds since the run was submitted.
+    """
+
+    status: Status | None
+    age: float
+    link: bool
+    app: bool
+    appeared: bool
+    waited: float
+
+
+def judge(seen: Observation) -> Verdict:
+    """Choose the next action from the observed state of SuperLink and ServerApp."""
+    status = seen.status
+    if status and (not seen.app or seen.age > SETTLE):
+        if status.state == "finished":
+            return "finished"
+        if status.state == "failed" and status.code in range(2, 11):
+            return "failed"
+    if not seen.link:
+        return "restart"
+    if seen.app:
+        return "wait"
+    if seen.appeared:
+        return "resubmit"
+    return "restart" if seen.waited > LAUNCH else "wait"  # no process launches it: SuperLink's helper is gone
+
+
+APP = "flwr-serverapp"  # part of its command line
+TICK = 1.0  # seconds between observations
+ANSWER = 90.0  # seconds until a SuperLink must answer
+STUBBORN = 5  # failures with code 1, without a round in between, before the run is given up
+FIRST, LONGEST = 1.0, 60.0  # seconds before a restart, doubled by each failure since the last round
+
+
+@dataclass
+class ServerPolicy:
+    """Runs the studies of a kit, one after the other.
+
+    Args:
+        folder: the server's kit.
+        connect: a connection to SuperLink; ConnectionError while it does not answer.
+        fab: the app.
+        members: public keys (PEM) of the silos by name, reloaded whenever ``roster`` changes.
+        say: called with every line for the operator.
+        standing: wait for further studies when none is left.
+    """
+
+    folder: Path
+    connect: Callable[[], SuperLinkClient]
+    fab: Callable[[], bytes]
+    members: Callable[[], Mapping[str, bytes]]
+    say: Callable[[str], None]
+    audit: Audit
+    standing: bool = False
+    _study: QueuedStudy | None = None  # the study that runs, or ran last
+    _over: bool = True  # whether it has finished
+    _link: SuperLinkClient | None = None
+    _run: int = 0
+    _roster: int = -1
+    _trouble: str = ""
+    _failures: int = 0  # since the last committed round
+    _reached: tuple[str, int] = ("", -1)  # the folder of the current rounds, and the last one there
+    _alike: int = 0  # failures with code 1 since then
+
+    @property
+    def state(self) -> Path:
+        """The folder of the study that runs, or ran last."""
+        return self._study.folder if self._study else self.folder / "run"
+
+    @property
+    def queue(self) -> StudyQueue:
+        """The study queue."""
+        return StudyQueue(self.folder)
+
+    def watch(self, supervisor: Supervisor) -> Restart | Status:
+        """Watch one life of a study; return the last study's status once all have ended for good."""
+        self._choose()
+        try:
+            if not supervisor.process:
+                self._launch(supervisor)
+            self._admit()
+            study = self._next(supervisor)
+            if study is None:
+                return read_status(self.state) or Status(state="finished", round=0, code=0)
+            verdict = self._attempt(supervisor, study)
+        except ConnectionError as fault:
+            self.say(str(fault))
+            verdict = "restart"
+        step = self._judged(verdict)
+        if isinstance(step, Restart):
+            return step
+        self._over = True
+        if not self.standing and not self.queue.open:
+            return step
+        self.say(f"{self._title} is over ({step.state}, round {step.round})")
+        return Restart(0.0, stop=False)
+
+    @property
+    def _title(self) -> str:
+        return f"study {self._study.title}" if self._study and self._study.name else "the kit's study"
+
+    def _next(self, supervisor: Supervisor) -> QueuedStudy | None:
+        """The unfinished study, or the next that may run, waiting for one; None if no more will come.
+
+        Raises ConnectionError if SuperLink has ended.
+        """
+        queue, told = self.queue, False
+        while self._over:
+            if not self.standing and not queue.open:
+                return None
+            if not told:
+                waiting = [s.title for s in queue.open]
+                self.say(f"waiting for the silos to decide on {', '.join(waiting)}" if waiting else "no study to run")
+                told = True
+            time.sleep(TICK)
+            if not supervisor.alive:
+                raise ConnectionError("the SuperLink has ended")
+            if self._changed():
+                self._admit()
+            self._choose()
+        return self._study
+
+    def _choose(self) -> None:
+        """Select the study that may run now, unless one is unfinished."""
+        if self._over and (study := self.queue.next()):
+            self._study, self._over, self._failures, self._alike = study, False, 0, 0
+            self._reached = "", -1
+            if study.name:
+                self.say(f"study {study.name} begins")
+
+    def _judged(self, verdict: Verdict) -> Restart | Status:
+        """Follow a verdict on the current study: restart it, or return its last status."""
+        round_, status = last_round(self.state), read_status(self.state)
+        failed = status is not None and (status.state, status.code) == ("failed", 1)
+        reached = self._progress()
+        self._alike = self._alike * (reached == self._reached) + failed
+        self._failures = 0 if reached > self._reached else self._failures + 1
+        self._reached = max(self._reached, reached)
+        if verdict == "aborted":
+            status = Status(state="interrupted", round=round_, code=143, reason="aborted by the server's operator")
+            write_status(self.state, status)
+            return status
+        if verdict in {"finished", "failed"}:
+            assert status, "judged by it"
+            return status
+        if status and failed and self._alike >= STUBBORN:
+            why = f"{status.reason}; so {self._alike} times since round {round_}, which a restart does not mend"
+            status = status.model_copy(update={"reason": f"{why}: look at `pomona server logs`"})
+            write_status(self.state, status)
+            return status
+        lost = "SuperLink" if verdict == "restart" else "ServerApp"
+        delay = backoff(self._failures + 1, FIRST, LONGEST)
+        self.say(f"the {lost} is gone after round {round_}; it starts again in {delay:g} s and goes on from there")
+        self.audit.write("lost", process=lost, round=round_, failures=self._failures)
+        self._close() if verdict == "restart" else self._give_up_run()
+        return Restart(delay, stop=verdict == "restart")
+
+    def _progress(self) -> tuple[str, int]:
+        """Progress of the current study, in increasing order; a search progresses with its trials."""
+        work = self._study.at_work if self._study else self.state
+        return str(work), last_round(work)
+
+    def stopped(self, fault: BaseException | None, /) -> None:
+        """Write why an unfinished run was interrupted."""
+        self._close()
+        if fault and not self._over:
+            with suppress(StorageError):
+                status = read_status(self.state)
+                if not (status and status.state == "finished"):  # it may have just finished
+                    write_status(self.state, ended(fault, last_round(self.state)))
+
+    def _attempt(self, supervisor: Supervisor, study: QueuedStudy) -> Verdict:
+        """Submit a study's run, and watch it until an action is needed."""
+        assert self._link
+        write_status(self.state, Status(state="running", round=last_round(self.state)))
+        try:
+            self._stop_others(self._link, supervisor)
+            self._run = self._link.submit(self.fab(), {"folder": str(self.folder), "study": study.name})
+        except ProtocolError as fault:
+            raise ConnectionError(str(fault)) from None
+        self.audit.write("submitted", run=str(self._run), round=last_round(self.state))
+        began, appeared = time.monotonic(), False
+        while True:
+            time.sleep(TICK)
+            app = any(APP in command for command in supervisor.descendants().values())
+            appeared |= app
+            status = read_status(self.state)
+            age = time.time() - status.time if status else 0.0
+            seen = Observation(status, age, supervisor.alive, app, appeared, time.monotonic() - began)
+            if (verdict := judge(seen)) != "wait":
+                return verdict
+            if study.name and self.queue.state(self.queue.named(study.name)) == "aborted":
+                self._stop_others(self._link, supervisor)
+                return "aborted"
+            if self._changed():
+                with suppress(ConnectionError):  # retried at the next observation
+                    self._admit()
+
+    def _stop_others(self, link: SuperLinkClient, supervisor: Supervisor) -> None:
+        """Stop runs submitted by a previous life: SuperLink starts a ServerApp for each, or already has."""
+        for run in link.unfinished():
+            with suppress(ProtocolError):  # it has just ended
+                link.stop(run)
+            self.audit.write("withdrawn", run=str(run))
+        end(lambda: [process for process, command in supervisor.descendants().items() if APP in command])
+
+    def _launch(self, supervisor: Supervisor) -> None:
+        """Start SuperLink and wait until it answers. Raises ConnectionError."""
+        began = time.monotonic()
+        process = supervisor.start()
+        while supervisor.alive and time.monotonic() < began + ANSWER:
+            try:
+                self._link = self.connect()
+                self._link.nodes()
+            except ConnectionError:
+                self._close()
+                time.sleep(0.25)
+                continue
+            self.say(f"SuperLink answers after {time.monotonic() - began:.1f} s")
+            self.audit.write("superlink", pid=process.pid)
+            return
+        raise ConnectionError(f"SuperLink did not come up; its last messages are in {supervisor.log}")
+
+    def _admit(self) -> None:
+        """Make SuperLink know exactly the members' keys; a failure is retried at the next observation."""
+        assert self._link
+        self._changed()
+        try:
+            for event, name in sync_keys(self._link, self.members()):
+                self.say(f"{name}: {event}")
+                self.audit.write(event, silo=name)
+            self._trouble = ""
+        except (PomonaError, ConnectionError) as fault:
+            self._roster = -1
+            if str(fault) != self._trouble:
+                self._trouble = str(fault)
+                self.say(f"the members' keys could not be agreed with SuperLink: {fault}")
+            if isinstance(fault, ConnectionError):
+                raise
+
+    def _changed(self) -> bool:
+        """Return whether ``run/roster.json``, which defines the members, has been written since the last call."""
+        try:
+            now = (self.folder / "run" / "roster.json").stat().st_mtime_ns
+        except OSError:
+            now = 0
+        before, self._roster = self._roster, now
+        return now != before
+
+    def _give_up_run(self) -> None:
+        """Tell SuperLink that a run has ended whose ServerApp it still waits for."""
+        if self._link and self._run:
+            with suppress(ConnectionError, ProtocolError):
+                self._link.stop(self._run)
+
+    def _close(self) -> None:
+        if self._link:
+            self._link.close()
+        self._link = None

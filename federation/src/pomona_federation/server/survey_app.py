@@ -1,0 +1,205 @@
+"""A survey over messages: two questions to every silo, and the result in the study's folder."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time
+
+from pydantic import Field
+
+from pomona.core.bounds import PLACES, Line
+from pomona.core.errors import ProtocolError, QuorumError
+from pomona.core.settings import Settings
+from pomona.storage.run_status import Status, write_status
+from pomona_federation.agreement import SiloName, StudyAgreement
+from pomona_federation.audit import Audit
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
+from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
+from pomona_federation.server.consents import Consents
+from pomona_federation.server.handshake import gather_silos, run_id
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
+from pomona_federation.supervision.status_files import LIVE, LiveStatus
+from pomona_federation.survey import agreeing, page
+from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply
+from pomona_federation.survey.result import SiloTold, SurveyResult
+from pomona_federation.versions import note
+
+FIRST = "columns.json"
+logger = logging.getLogger("pomona")
+
+
+Judge = Callable[[SurveyAnswer], None]  # raises ProtocolError for an answer that does not fit the question
+
+
+@dataclass
+class OutgoingQuestion(OutgoingMessage):
+    """One silo's question in transit."""
+
+    question: SurveyQuestion
+
+    @property
+    def about(self) -> Mapping[str, object]:
+        """Its hash."""
+        return {"question": self.question.digest}
+
+    def message(self) -> Message:
+        """The question."""
+        return Message.of(self.question)
+
+
+@dataclass
+class Inquiry:
+    """Asks silos; ``absent`` are those without an answer to the last question, with the reason."""
+
+    agreed: StudyAgreement
+    run: str
+    registry: MemberRegistry
+    bus: MessageBus
+    audit: Audit
+    pause: float = 1.0
+    absent: dict[str, str] = field(default_factory=dict)
+    _exchange: MessageExchange = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The places whose nodes have identified themselves."""
+        return self._exchange.known
+
+    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
+        """Greet until no silo is ``missing``, or for this long; a node asked at the end has time to answer."""
+        self.absent |= self._exchange.gather(seconds, missing)
+
+    def ask(
+        self, stage: str, question: SurveyQuestion, silos: Mapping[str, int], judge: Judge
+    ) -> dict[str, SurveyAnswer]:
+        """The answers of silos, by name, in the order of ``silos``, which gives the place of each.
+
+        A silo counts as absent if it refuses, its answer does not fit, its node stays offline for longer than
+        ``patience``, or it has not answered by the ``deadline``.
+        """
+        questions = {place: OutgoingQuestion(name, question) for name, place in silos.items()}
+        answers: dict[str, SurveyAnswer] = {}
+
+        def hear(place: int, message: Message) -> None:
+            sent = questions[place]
+            try:
+                with untrusted():
+                    answers[sent.silo] = self._verified(sent.silo, place, question, message, judge)
+                sent.answered = sent.done = True
+            except ProtocolError as fault:
+                sent.fail(str(fault))
+
+        self._exchange.send_all(stage, questions, hear)
+        self.absent = {sent.silo: sent.reason for sent in questions.values() if not sent.answered}
+        for name, reason in self.absent.items():
+            self.audit.write("absent", silo=name, stage=stage, reason=reason)
+        return {name: answers[name] for name in silos if name in answers}
+
+    def _verified(self, name: str, place: int, asked: SurveyQuestion, message: Message, judge: Judge) -> SurveyAnswer:
+        """An answer signed by the silo of a place. Raises ProtocolError."""
+        body: SurveyAnswer | Refusal = message.read(SurveyAnswer, Refusal)
+        self.registry.require_signed(place, body.kind, body.statement, message.signature)
+        note(self.registry.path.parent, name, message.versions)
+        if isinstance(body, Refusal):
+            raise ProtocolError(body.fault)
+        if (body.silo, body.agreement, body.run, body.question) != (name, asked.agreement, asked.run, asked.digest):
+            raise ProtocolError("an answer to another question")
+        judge(body)
+        self.audit.write("received", silo=name, question=asked.digest, bytes=message.size)
+        return body
+
+
+class FirstStep(Settings):
+    """The silos' columns and how to read them, settled once, also across server restarts."""
+
+    silos: dict[SiloName, ColumnsReply] = Field(max_length=PLACES)
+    question: FiguresQuestion
+    notes: tuple[Line, ...] = ()
+    absent: dict[SiloName, Line] = Field({}, max_length=PLACES)
+
+
+def conduct(agreed: StudyAgreement, standing: Path, out: Path, bus: MessageBus, pause: float) -> None:
+    """Run a survey in its folder ``out``; ``standing`` is the server's ``run/``, shared by all studies.
+
+    Raises:
+        QuorumError: too few silos came or answered.
+        DataError: their data do not fit together.
+        StorageError: a folder cannot be written.
+    """
+    assert agreed.survey
+    write_status(out, Status(state="running", round=0))
+    with Audit(standing / "audit.jsonl") as audit:
+        registry = MemberRegistry(out, agreed.federation, standing=MemberRegistry(standing, agreed.federation))
+        inquiry = Inquiry(agreed, run_id(out), registry, bus, audit, pause)
+        about = {"agreement": agreed.agreement, "run": inquiry.run, "study": agreed.study.name}
+        audit.write("start", round=0, **about)
+        consents = Consents(out)
+        gather_silos(inquiry, agreed, standing, consents.awaited)
+        first = read_json(FirstStep, out / FIRST) or _first(agreed, inquiry, consents.declined)
+        write_json(out / FIRST, first)
+        write_status(out, Status(state="running", round=1))
+        told = _second(agreed, inquiry, first)
+        absent = {**first.absent, **inquiry.absent}
+        silos = {name: SiloTold(columns=first.silos[name], figures=reply) for name, reply in told.items()}
+        result = SurveyResult(
+            survey=agreed.survey, question=first.question, silos=silos, absent=absent, notes=first.notes
+        )
+        path = page.write(result, out)
+        live = LiveStatus(round=2, rounds=2, present=tuple(silos), absent=tuple(absent), why=absent, since=time())
+        write_json(out / LIVE, live)
+        audit.write("finished", silos=list(silos), absent=list(absent))
+        logger.info("the survey is in %s", path)
+
+
+def _first(agreed: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]) -> FirstStep:
+    """Ask all connected silos that have not declined for their columns."""
+    assert agreed.survey
+    entries = inquiry.registry.entries
+    silos = {
+        e.name: p for p, e in enumerate(entries) if p in inquiry.known and not e.revoked and e.name not in declined
+    }
+    about = {"agreement": agreed.agreement, "run": inquiry.run}
+    asked = SurveyQuestion(**about, members=sum(bool(entries[place].size) for place in silos.values()) or 1)
+
+    def judge(answer: SurveyAnswer) -> None:
+        size = inquiry.registry.entries[silos[answer.silo]].size
+        if not answer.columns or answer.figures or answer.columns.rows != size:
+            raise ProtocolError(f"an answer to another step, or of other than its {size} rows")
+
+    answers = _enough(agreed, inquiry, inquiry.ask("columns", asked, silos, judge))
+    columns = {name: answer.columns for name, answer in answers.items() if answer.columns}
+    question, notes = agreeing.agreed(agreed.survey, columns)
+    return FirstStep(silos=columns, question=question, notes=notes, absent=inquiry.absent)
+
+
+def _second(agreed: StudyAgreement, inquiry: Inquiry, first: FirstStep) -> dict[str, FiguresReply]:
+    """Ask the silos of the first step for their statistics."""
+    survey, most = agreed.survey, agreed.federation.most_samples
+    assert survey
+    places = {entry.name: place for place, entry in enumerate(inquiry.registry.entries) if not entry.revoked}
+    silos = {name: places[name] for name in first.silos if name in places}
+    about = {"agreement": agreed.agreement, "run": inquiry.run, "figures": first.question}
+    asked = SurveyQuestion(**about, members=sum(first.silos[name].rows > 0 for name in silos) or 1)
+
+    def judge(answer: SurveyAnswer) -> None:
+        if not answer.figures or answer.columns:
+            raise ProtocolError("an answer to another step")
+        agreeing.require_answered(survey, first.question, first.silos[answer.silo], answer.figures, most)
+
+    answers = _enough(agreed, inquiry, inquiry.ask("figures", asked, silos, judge))
+    return {name: answer.figures for name, answer in answers.items() if answer.figures}
+
+
+def _enough(agreed: StudyAgreement, inquiry: Inquiry, answers: dict[str, SurveyAnswer]) -> dict[str, SurveyAnswer]:
+    if len(answers) < agreed.quorum:
+        why = "; ".join(f"{name}: {reason}" for name, reason in inquiry.absent.items())
+        raise QuorumError(
+            f"{len(answers)} silos answered, {agreed.quorum} are needed ({why}); see to them, then resume"
+        )
+    return answers

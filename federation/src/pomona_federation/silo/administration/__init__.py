@@ -1,1 +1,0 @@
-"""Requests of a silo's administrator: checks, a report."""

@@ -1,0 +1,214 @@
+"""A silo's side of the federation: a task in, an answer out, its state in its own folder.
+
+The next task names the round whose state the federation has used (``settled``): the silo continues from there, whatever
+it has trained since. A repeated task gets the answer stored beside the rounds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from pomona import personal
+from pomona.core.errors import ProtocolError
+from pomona.federation.client import ClientRuntime
+from pomona.federation.exchange import ClientRequest, Reply
+from pomona.federation.kept_models import ModelChoice
+from pomona.federation.round_plan import round_of
+from pomona.federation.scoring import Scoring, Surety, unsure
+from pomona.methods.base import Downlink
+from pomona.objective.dataset import clustered
+from pomona.objective.private import PrivateObjective
+from pomona.scenario import Scenario
+from pomona.tasks.scores import confidence
+from pomona_federation.messages.message_bodies import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
+from pomona_federation.messages.tensor_bytes import Encoding, sha256
+from pomona_federation.silo import history, own_models
+from pomona_federation.silo.noise_stores import charge, open_own
+from pomona_federation.silo.outgoing_filter import disclosed
+from pomona_federation.silo.own_models import judged_model
+from pomona_federation.silo.privacy_budget import PrivacyBudget
+from pomona_federation.silo.round_store import RoundStore, RowCache
+from pomona_federation.silo.row_provenance import Provenance, names
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.silo_scenario import InitialDownlink, at_place, private_objective, roster_of
+from pomona_federation.silo.task_policy import TaskLog, TaskPolicy
+
+
+@dataclass(frozen=True)
+class ClientApp:
+    """Answers the tasks of a silo's study."""
+
+    silo: Silo
+
+    @property
+    def _policy(self) -> TaskPolicy:
+        return TaskPolicy.of(self.silo)
+
+    @property
+    def _rounds(self) -> RoundStore:
+        return RoundStore(self.silo.state / "checkpoints")
+
+    def greet(self, hello: Hello) -> HelloReply:
+        """Identify this silo, with its number of training samples."""
+        self._policy.require_agreed(hello.agreement, hello.run)
+        self.silo.require_affordable(hello.run)
+        return HelloReply(
+            agreement=hello.agreement, run=hello.run, nonce=hello.nonce, silo=self.silo.file.name, samples=self._samples
+        )
+
+    def answer(self, task: Task, enclosed: Mapping[str, bytes]) -> tuple[Answer, bytes]:
+        """Do a task, once. Nothing is written before the task has been checked, with everything it includes.
+
+        Args:
+            task: from the server; nothing in it is trusted.
+            enclosed: rows by hash, those that were sent.
+
+        Returns:
+            The answer, and the uplink's bytes.
+
+        Raises:
+            PomonaError: the task is not what was agreed, or cannot be done here.
+        """
+        began = perf_counter()
+        provenance = Provenance(self.silo.folder, self.silo.state, self.silo.agreed)
+        self._policy.require(task, provenance, lambda: self._samples)
+        initial = InitialDownlink(task, self.silo.method.server, lambda: self._scenario(task))
+        self._policy.require_forms(task, forms := self._policy.forms(initial))
+        self.silo.require_affordable(task.run)
+        self._require_room(enclosed)
+        cache, log = RowCache(self.silo.state / "cache"), TaskLog(self.silo.state / "asked.json")
+        if given := self._rounds.answered(task):
+            return given[0].model_copy(update={"held": cache.held}), given[1]
+        log.require_new(task)
+        about: dict[str, Any] = {"agreement": task.agreement, "run": task.run, "number": task.number}
+        about |= {"silo": self.silo.file.name, "task": task.digest, "samples": self._samples}
+        if missing := cache.missing(task.needs, enclosed):
+            return Answer(**about, missing=missing, held=cache.held), b""
+        rows = cache.rows(task.needs, enclosed)
+        down = {key: self._encoding.entry(entry, rows) for key, entry in task.downlink.items()}
+        start = self._encoding.start(task.start, rows, self._width)
+        relays = self.silo.method.server.relays
+        provenance.require(task, relays, rows, lambda key, j: initial.row(key, j, self._encoding))
+        self.silo.reserve(task.run)
+        self._policy.pin(task, forms, self.silo.own.partition.sha256)
+        log.note(task)
+        clients, reply = self._visit(task, down, start)
+        if self.silo.own.config.privacy:
+            PrivacyBudget(self.silo.folder).note_spent(task.agreement, task.run, clients.spent(task.place))
+        about |= disclosed(reply, self.silo.agreed.run_study.shares)
+        uplink = b""
+        if task.trains and not reply.fault:
+            uplink = self._encoding.pack_uplink(reply.uplink)
+            most = self.silo.file.max_upload_mb
+            if most is not None and len(uplink) > most * 1e6:
+                raise ProtocolError(f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}")
+            about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
+        cache.keep(rows)
+        # The duration of private steps reveals how many samples were drawn.
+        seconds = 0.0 if self.silo.own.config.privacy else round(perf_counter() - began, 1)
+        answer = Answer(**about, held=cache.held, seconds=seconds)
+        if task.trains and not reply.fault:
+            self._rounds.keep(task, clients, answer, uplink)
+        self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())))
+        if not task.trains and not reply.fault:  # only now: after a kill before the model was saved it is done again
+            self._rounds.keep_evaluation(task, answer)
+        return answer, uplink
+
+    @property
+    def _samples(self) -> int:
+        return len(self.silo.own.partition.clients[0].train)
+
+    @cached_property
+    def _width(self) -> int:
+        """Number of a model's parameters."""
+        return len(self.silo.own.initial())
+
+    def _require_room(self, enclosed: Mapping[str, bytes]) -> None:
+        """Raise ProtocolError for more bytes than this silo accepts, or than any agreed task can include."""
+        size, places = sum(map(len, enclosed.values())), self.silo.agreed.federation.places
+        most = self.silo.file.max_download_mb
+        if most is not None and size > most * 1e6:
+            raise ProtocolError(f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {most}")
+        if size > (largest := 8 * (self._width + places) * (places + 8)):  # one row per place, and some for all
+            raise ProtocolError(f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB")
+
+    def _visit(self, task: Task, down: Downlink, start: Tensor | None) -> tuple[ClientRuntime, Reply]:
+        """Continue from the settled state; the silo keeps everything that it evaluates."""
+        silo, scenario = self.silo, self._scenario(task)
+        config, place, roster = scenario.config, task.place, roster_of(task, scenario.config)
+        stores = silo.state / "private" / "dp"
+        objective = private_objective(scenario, stores, place, silo.file) if config.privacy else scenario.objective()
+        metric = scenario.choice.metric
+        choice = ModelChoice(config.keep, silo.method.card.headline, metric)
+        parts = (silo.method.client, objective, scenario.initial, ((place,),), config.seed)
+        scoring = Scoring(metric, config.specificity, self._surety, silo.agreed.run_study.shares)
+        clients = ClientRuntime(*parts, scoring=scoring, choice=choice)
+        if isinstance(objective, PrivateObjective):
+            self._rounds.agree(clients, place)
+            open_own(stores, objective, place)
+            charge(stores, objective, scenario, place, silo.reserve_in_all)
+            objective.key_store(place).within(silo.reserved)
+        if task.settled:
+            self._rounds.restore(task.settled, clients, place, roster)
+        else:
+            clients.begin((place,), roster, judged_model(silo.folder, silo.agreed, silo.own, place, start))
+        visit = ClientRequest(
+            round_of(config, task.number), roster, (place,), task.trains, frozenset(task.watched), keep=True
+        )
+        (reply,) = clients.visit(visit, down)
+        clients.commit((place,))
+        return clients, reply
+
+    @property
+    def _surety(self) -> Surety:
+        """Confidence of scores: computed for an evaluation, of which there is one, and not for each round."""
+        own = self.silo.own
+        if not self.silo.agreed.evaluate or ("test", 0) in clustered(own.dataset, own.partition):
+            return unsure
+        metric, kind, seed = own.choice.metric.name, own.task, own.config.seed
+        return lambda answers, client: confidence(metric, answers, kind, seed=seed, client=client)
+
+    def _scenario(self, task: Task) -> Scenario:
+        """The silo's own data at its place among all."""
+        return at_place(self.silo.own, self.silo.agreed, task.place, names(self.silo.agreed, task))
+
+    def _signatures(self, task: Task, uplink: Mapping[str, Tensor]) -> dict[str, str]:
+        """This silo's signature for each row that the server relays."""
+        made = {}
+        for tensor in self.silo.method.server.relays.values():
+            origin = RowOrigin(silo=self.silo.file.name, round=task.number, tensor=tensor, signature="")
+            about = row_statement(task.agreement, task.run, origin, sha256(self._encoding.pack(uplink[tensor])))
+            made[tensor] = self.silo.signer.sign("row", about)
+        return made
+
+    @property
+    def _encoding(self) -> Encoding:
+        return Encoding(self.silo.agreed.run_study.wire, self.silo.agreed.federation.places)
+
+    def _note(self, task: Task, clients: ClientRuntime, reply: Reply, up: int, down: int) -> None:
+        """Record what only this silo may know, and save its headline model."""
+        line = {
+            "round": task.number,
+            "trained": task.trains,
+            "settled": task.settled,
+            "names": {str(place): name for place, name in names(self.silo.agreed, task).items()},
+            "loss": reply.loss,
+            "scores": [asdict(s) for s in reply.scores],
+            "diverged": sorted({f"{s.model} on {s.split}" for s in reply.scores if s.samples and s.loss is None}),
+            "info": {k: v.tolist() for k, v in reply.info.items()},
+            "seconds": reply.seconds,
+            "bytes_down": down,
+            "bytes_up": up,
+            "fault": reply.fault,
+        }
+        history.append(self.silo.state, line)
+        headline, models = self.silo.method.card.headline, clients.models(task.place)
+        if headline in models:
+            path = self.silo.state / "models" / "personal.safetensors"
+            personal.save_frozen(path.parent, self._scenario(task).frozen)
+            personal.save(path, models[headline], self._scenario(task), task.place, headline)
+            own_models.write(path, self._scenario(task), self.silo.agreed, task, clients, reply)

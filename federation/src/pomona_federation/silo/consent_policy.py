@@ -1,0 +1,171 @@
+"""Consent by rule: whether a study fits a silo's ``policy.toml``.
+
+Its text is checked first, then its sizes by the shapes of its tensors, and only then what takes memory and reads data.
+"""
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from pomona.core.errors import enough, worded
+from pomona.privacy.accounting import ROUNDING
+from pomona_federation.agreement import Federation, StudyAgreement
+from pomona_federation.silo.consent_rules import FILE, ConsentPolicy, local_now, policy_sha256
+from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.study_facts import StudyFacts, StudyText, Traffic, facts, outlined
+from pomona_federation.study import Study, SurveyStudy
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A policy's verdict on a study, with the reason in one line.
+
+    ``of_data``: it depends on the data. A server that hears such a refusal could find out, study by study, whether some
+    row has a certain value; so no rule sends one.
+    """
+
+    accepts: bool
+    why: str
+    of_data: bool = False
+
+
+def misfits(
+    policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText, tasks: AbstractSet[str], today: date
+) -> Iterator[str]:
+    """Misfits between a study's text and a policy, each in a few words.
+
+    Args:
+        policy: the silo's.
+        agreed: what the members agree to.
+        text: its content.
+        tasks: SHA-256 of the sections task by which the data were read with a person's consent.
+        today: the day on the silo's clock.
+    """
+    yield from _of_other_names(policy, agreed.study, text)
+    yield from _unknown_content(policy, text, tasks)
+    yield from _beyond(policy, agreed, text)
+    if policy.not_after and today > policy.not_after:
+        yield f"not_after = {policy.not_after} has passed"
+
+
+def _of_other_names(policy: ConsentPolicy, study: Study, text: StudyText) -> Iterator[str]:
+    """A kind, method, model or view that the policy does not list."""
+    asked: tuple[tuple[str, str, Sequence[str]], ...] = (
+        ("kind", study.kind, policy.kinds),
+        ("method", text.method if text.trains else "", policy.methods),
+        ("model", text.model, policy.models),
+        ("view", study.view or "[data]", [view or "[data]" for view in policy.views]),
+    )
+    for what, name, listed in asked:
+        if name and listed and name not in listed:
+            yield f"{what} {name} is not among {', '.join(listed)}"
+
+
+def _unknown_content(policy: ConsentPolicy, text: StudyText, tasks: AbstractSet[str]) -> Iterator[str]:
+    """Files, a task or releases that neither the policy nor a person here has accepted."""
+    for name, sha256 in text.files.items():
+        if sha256 not in policy.files:
+            yield f"{name}, SHA-256 {sha256[:16]}, is not among files"
+    if text.task and text.task not in {*policy.tasks, *tasks}:
+        yield f"no person has accepted a study with its [task] on this data, and {text.task} is not among tasks"
+    for name in text.acknowledge:
+        if name not in policy.acknowledge:
+            yield f"{name}, which its noise does not cover, is not among acknowledge"
+
+
+def _beyond(policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText) -> Iterator[str]:
+    """Numbers of the study beyond the policy's."""
+    places, survey, deadline = agreed.federation.places, agreed.survey, agreed.study.deadline
+    if places < policy.members:
+        yield f"at most {places} silos, fewer than members = {policy.members}"
+    if survey and survey.least < policy.least_count:
+        yield f"survey.least = {survey.least}, fewer than least_count = {policy.least_count}"
+    if policy.rounds is not None and text.rounds > policy.rounds:
+        yield f"{text.rounds} rounds, more than {policy.rounds}"
+    if text.epochs > policy.epochs_in_all:
+        yield f"{text.epochs} passes over the training data, more than epochs_in_all = {policy.epochs_in_all}"
+    if deadline > policy.deadline:
+        yield f"a round may take {deadline:g} s, more than deadline = {policy.deadline:g}"
+
+
+def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
+    """Costs of a study on this silo's data beyond a policy's limits, each in a few words."""
+    total = found.total
+    if policy.accept_epsilon_total is not None and total.epsilon > policy.accept_epsilon_total:
+        yield f"all on this data may cost {total}, more than {policy.accept_epsilon_total:g}"
+    if policy.accept_delta_total is not None and total.delta > policy.accept_delta_total * (1 + ROUNDING):
+        yield f"all on this data may cost {total}, more than delta {policy.accept_delta_total:g}"
+    yield from oversizes(policy, found.traffic)
+
+
+def oversizes(policy: ConsentPolicy, traffic: Traffic) -> Iterator[str]:
+    """Traffic beyond a policy's limits, each in a few words."""
+    if policy.mb_a_round is not None and traffic.mb_a_round > policy.mb_a_round:
+        yield f"{traffic.mb_a_round:.3g} MB a round, more than {policy.mb_a_round:g}"
+    if policy.mb_in_all is not None and traffic.mb_in_all > policy.mb_in_all:
+        yield f"{traffic.mb_in_all:.3g} MB in all, more than {policy.mb_in_all:g}"
+
+
+def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
+    """A kit policy's verdict on a study; anything that cannot be determined does not fit, whatever the reason."""
+    silo, read = Silo(kit, known), False
+    try:
+        _ = silo.file  # accepts if it has the study's view of the data
+        agreed, text = silo.agreed, StudyText.of(silo.agreed)
+        tasks = _by_hand(kit, known.study.view)
+        wrong = list(misfits(policy, agreed, text, tasks, local_now().date()))
+        if wrong := wrong or list(oversizes(policy, outlined(agreed))):
+            return Verdict(False, "; ".join(wrong))
+        read = True
+        with enough(f"study {known.study.name}", "let a person decide, on a machine with more memory"):
+            silo.require_affordable("")
+            found = facts(silo)
+    except Exception as fault:  # from custom code, an allocator, a driver: only this study's fault
+        return Verdict(False, worded(fault), read)
+    if wrong := list(excesses(policy, found)):
+        return Verdict(False, "; ".join(wrong), read)
+    if agreed.survey:
+        return Verdict(True, f"kind survey, least count {agreed.survey.least}, {found.cost}", read)
+    size = f"{found.traffic.rounds} rounds, {found.traffic.mb_in_all:.3g} MB in all"
+    how = f"method {text.method}, " if text.trains else ""
+    return Verdict(True, f"kind {known.study.kind}, {how}model {text.model}, {size}, {found.cost}", read)
+
+
+def _by_hand(kit: Path, view: str) -> set[str]:
+    """SHA-256 of the sections task that people here have accepted on a view: the data are known to fit them.
+
+    Starting a kit that came with a study accepts that study.
+    """
+    accepted = [k.study for k in KnownStudies(kit).all if k.status == "accepted" and k.terms is None]
+    own = Federation.read(kit / "federation.toml").study
+    read = [study for study in (*([own] if own else []), *accepted) if not isinstance(study, SurveyStudy)]
+    return {study.task.sha256 for study in read if study.task and study.view == view}
+
+
+def decided(kit: Path, known: KnownStudy) -> KnownStudy:
+    """Apply a kit's policy to a waiting study; if it does not decide, the study keeps waiting, with the misfits noted.
+
+    A study during which the process was killed, as the kernel does when memory is short, is marked and not checked
+    again by the same rules: otherwise it would be met again for ever, and the studies after it never.
+
+    Raises ConfigError for a policy that cannot be read, and OSError.
+    """
+    policy = ConsentPolicy.of(kit)
+    if policy is None:
+        return known
+    studies, sha256 = KnownStudies(kit), policy_sha256(kit)
+    killed = f"the process that applied {FILE} ({sha256[:16]}) to it was killed; decide by hand, or change {FILE}"
+    if known.why == killed:
+        return known
+    before, known = known.why, studies.remark(known, killed)
+    try:
+        said = verdict(policy, kit, known)
+        if not said.accepts and (said.of_data or policy.otherwise == "ask"):
+            return studies.remark(known, said.why)
+        return studies.decide(known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, sha256)
+    except BaseException:  # a requested end does not count as a kill
+        studies.remark(known, before)
+        raise

@@ -1,0 +1,135 @@
+"""Checks of a silo's kit and its machine, one line each: keys, certificates, connection to the server, disk."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pomona.core.errors import ConfigError, PomonaError, StorageError, enough, worded
+from pomona.core.files import content
+from pomona.storage.atomic_io import probe
+from pomona_federation import certificates, keys
+from pomona_federation.agreement import Federation
+from pomona_federation.certificates import LAST, private, valid, warning
+from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.server_requests import ask_health
+from pomona_federation.silo.settings import SiloFile
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """The result of one check; ``code`` is the exit code of a failure, 0 for others."""
+
+    check: str
+    result: Literal["ok", "warning", "failed"]
+    text: str
+    code: int = 0
+
+
+class Remark(Exception):  # noqa: N818 - it is none
+    """A finding that needs attention but is not a failure."""
+
+
+class Checks:
+    """Collects the lines; a failed check returns None."""
+
+    def __init__(self) -> None:
+        self.lines: list[CheckLine] = []
+
+    def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
+        """Run one check that returns a value and a text; a Remark becomes a warning, any other exception a failure."""
+        try:
+            with enough(f"check {name}"):
+                value, text = check()
+        except Remark as fault:
+            self.lines.append(CheckLine(name, "warning", str(fault)))
+        except Exception as fault:  # from a driver, custom code or a library: the other checks run all the same
+            text, code = (str(fault), fault.code) if isinstance(fault, PomonaError) else (worded(fault), 1)
+            self.lines.append(CheckLine(name, "failed", text, code))
+        else:
+            self.lines.append(CheckLine(name, "ok", text))
+            return value
+        return None
+
+    @property
+    def code(self) -> int:
+        """The highest exit code of a failure, 0 if all passed."""
+        return max((line.code for line in self.lines), default=0)
+
+
+CLOCK = 10.0  # seconds; Flower refuses requests signed over 5 s in its future or 5 minutes in its past
+SPARE = 20  # rounds' worth of models that the disk should have room for
+
+
+def own_key(folder: Path, name: str) -> tuple[None, str]:
+    """Check that the private key exists and matches the public key known to the others."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+    path = folder / "keys" / "silo.key"
+    private(path)
+    try:
+        key = load_ssh_private_key(content(path), None)
+    except (OSError, *keys.UNREADABLE):
+        raise ConfigError(
+            f"{path} is not an unencrypted private key in OpenSSH's format; put the silo's there"
+        ) from None
+    own = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
+        if keys.public(place).strip() != own:
+            raise ConfigError(
+                f"{place} is not the public half of silo.key; the others would refuse this silo: fetch it"
+            )
+    others = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
+    return None, f"belongs to {name}; keys of {others} others"
+
+
+def authority(folder: Path) -> tuple[None, str]:
+    """Check that the authority's certificate is valid, and not about to expire."""
+    until = valid(folder / "certs" / "ca.crt")
+    if line := warning(until):
+        raise Remark(f"the authority's certificate {line}; {LAST}")
+    return None, f"the authority's is valid until {until:%Y-%m-%d}"
+
+
+def authority_file(folder: Path, federation: Federation) -> bytes:
+    """The authority's certificate from a kit; empty without keys. Raises ConfigError."""
+    return b"" if federation.insecure else certificates.content(folder / "certs" / "ca.crt")
+
+
+def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
+    """Check that the federation's server answers, and that both clocks agree."""
+    answer = ask_health(ServerRoute.of(folder, silo, federation))
+    how = "without TLS" if federation.insecure else "its certificate is the federation's"
+    how += ", it asks for this silo's" if federation.mutual_tls else ""
+    how += f", through {silo.proxy}" if silo.proxy else ""
+    if answer.certificate_until and (line := warning(answer.certificate_until)):
+        raise Remark(f"{federation.server} answers, but its certificate {line}; ask its administrator to renew it")
+    if answer.clock is None:
+        return None, f"{federation.server} answers, {how}; it does not say its time"
+    off = (datetime.now(UTC) - answer.clock).total_seconds()
+    if abs(off) > CLOCK:
+        ahead = "ahead of" if off > 0 else "behind"
+        raise Remark(
+            f"{federation.server} answers, but this clock is {abs(off):.0f} s {ahead} the server's, which refuses "
+            "signatures from more than 5 s in its future or 5 minutes in its past; synchronise it (NTP)"
+        )
+    return None, f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s"
+
+
+def disk(folder: Path, model: int) -> tuple[None, str]:
+    """Check that the state is writable and the disk has room; ``model``: bytes of one model."""
+    state = folder / "state"
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        probe(state)
+        free = shutil.disk_usage(state).free
+    except OSError as fault:
+        raise StorageError(f"{state} cannot be written ({fault.strerror}); make it the silo's own") from None
+    need = SPARE * model
+    if free < need:
+        raise StorageError(f"{state}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB advised; make room")
+    return None, f"{free / 1e9:.1f} GB free"

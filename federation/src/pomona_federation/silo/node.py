@@ -1,0 +1,131 @@
+"""A silo's node: ``python -m pomona_federation.silo.node KIT APP``; APP is the SHA-256 of the pinned app.
+
+It holds the connection to the server's SuperLink as Flower's SuperNode does, with Flower's own client, but loads no
+code that the server sends: the app of every run must have the SHA-256 in the silo's kit, and what answers is the
+installed package, in the worker process beside this one. The two share a pair of sockets; nothing listens on a port.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pomona.core.bounds import DIGEST, plain
+from pomona.core.errors import ProtocolError
+from pomona.core.files import content
+from pomona_federation import flower_internals
+from pomona_federation.agreement import Federation
+from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.worker import Worker
+from pomona_federation.supervision.processes import QUIET, die_with_parent
+
+BEGIN = "the silo's node starts"  # first line of a life in the log
+REFUSED = "the node's key is refused"  # last line after an answer 401 to a sign of life
+REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
+IDLE = 3.0  # seconds between requests for messages, unless the gate has held the last one
+HELD = 0.25  # shortest duration in seconds of a request for messages that the gate has held
+
+
+def command(folder: Path, app: str) -> list[str]:
+    """The command line of a silo kit's node; ``app`` is the SHA-256 in hex of the allowed app."""
+    return [sys.executable, "-m", "pomona_federation.silo.node", str(folder), app]
+
+
+@dataclass
+class Node:
+    """Fetches messages one at a time, has the worker answer them, and sends the answers.
+
+    Args:
+        link: the connection to SuperLink.
+        worker: the process that answers.
+        app: SHA-256 in hex of the pinned app.
+        say: called with every line for the log.
+    """
+
+    link: flower_internals.Connection
+    worker: Worker
+    app: str
+    say: Callable[[str], None]
+    _known: set[int] = field(default_factory=set)  # runs of the pinned app
+
+    def serve(self) -> None:
+        """Answer messages until something raises."""
+        while True:
+            asked = time.monotonic()
+            self.worker.keep()
+            if not self.once() and time.monotonic() - asked < HELD:
+                time.sleep(IDLE)
+
+    def once(self) -> bool:
+        """Receive and answer one message; whether there was one."""
+        got = self.link.receive()
+        if got is None:
+            return False
+        try:
+            self._answer(*got)
+        except flower_internals.RunEndedError:
+            self.say("a message of a run that has ended in the meantime")
+        except Exception as fault:  # one message that cannot be fetched or sent ends no node
+            self.say(f"a message is given up: {type(fault).__name__}: {plain(str(fault), 300)}")
+        return True
+
+    def _answer(self, message: Any, tree: Any) -> None:
+        run = int(message.metadata.run_id)
+        try:
+            self.require(run)
+        except ProtocolError as fault:
+            self.say(str(fault))
+            self.link.refuse(message, flower_internals.INVALID, REFUSAL)
+            return
+        fetched = self.link.pull(message, tree)
+        self.say(f"run {run}: a message of {sum(map(len, fetched.parts.values()))} bytes")
+        began = time.monotonic()
+        reply = self.worker.ask(flower_internals.unpacked_parts(fetched), self.link.node)
+        if reply is None:
+            self.link.refuse(message, flower_internals.CRASHED, "no process answers for it")
+        else:
+            self.link.answer(reply, time.monotonic() - began)
+        self.say(f"run {run}: {'no answer' if reply is None else 'answered'} after {time.monotonic() - began:.1f} s")
+
+    def require(self, run: int) -> None:
+        """Raise ProtocolError unless a run is that of a federation, with the pinned app."""
+        if run in self._known:
+            return
+        found = self.link.federated(run)
+        if found != self.app:
+            raise ProtocolError(f"{REFUSAL} (SHA-256 {plain(found)[:12] or 'none'}, expected {self.app[:12]})")
+        self._known.add(run)
+
+
+def main() -> None:
+    """Answer the server's messages until a signal, or until the connection is given up."""
+    if len(sys.argv) != 3 or not DIGEST.fullmatch(sys.argv[2]):
+        sys.exit("error[USAGE]: give the silo's kit and the SHA-256 in hex of the app")
+    folder, app = Path(sys.argv[1]), sys.argv[2]
+    os.environ.update(QUIET)  # Flower reads it on import
+    die_with_parent()
+    say = partial(print, flush=True)
+    say(BEGIN)
+    from pomona_federation.silo.http_client import client
+
+    federation = Federation.read(folder / "federation.toml")
+    route = ServerRoute.of(folder, SiloFile.load(folder / "silo.toml"), federation)
+    worker = Worker.of(folder)
+    worker.keep()
+    key = None if federation.insecure else content(folder / "keys" / "silo.key")
+    ca = None if federation.insecure else str(folder / "certs" / "ca.crt")
+    try:
+        with flower_internals.connection(federation.server, ca, key, partial(client, route)) as link:
+            Node(link, worker, app, say).serve()
+    except KeyboardInterrupt:  # Flower's answer to a refused sign of life
+        sys.exit(REFUSED)
+    sys.exit("the connection is given up, and the node is started again")
+
+
+if __name__ == "__main__":
+    main()

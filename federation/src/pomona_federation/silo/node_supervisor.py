@@ -1,0 +1,251 @@
+"""A silo's supervision policy: one SuperNode, kept connected for weeks without attention."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from pomona.core.errors import ConfigError, ProtocolError, StorageError
+from pomona.core.files import LONG, content
+from pomona.storage.atomic_io import publish
+from pomona.storage.lock import locked
+from pomona_federation.agreement import Federation
+from pomona_federation.flower_internals import pinned
+from pomona_federation.silo import node, own_state
+from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.own_state import rules
+from pomona_federation.silo.server_requests import REFUSALS, Membership, ask_health, ask_membership, explained
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.study_proposals import StudyWatch
+from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
+from pomona_federation.supervision.processes import environment, reap
+from pomona_federation.supervision.status_files import NODE, NodeStatus
+from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
+
+HEARTBEAT = 30.0  # seconds between a node's signs of life
+PATIENCE = 5 * HEARTBEAT
+TICK = 1.0
+PROBE = 30.0  # seconds between requests to the server
+# seconds before a restart, doubled by each failure; SuperLink counts a lost node as connected for a minute
+FIRST, LONGEST = 5.0, 600.0
+STEADY = 300.0  # seconds of connection after which failures are forgotten
+UNFINISHED = ".node"  # name of the status file while it is written; a report is written in its folder, too
+TAIL = 20_000  # bytes of a log's end that contain a node's last output, tracebacks included
+
+
+@dataclass
+class SiloPolicy:
+    """Keeps one SuperNode running, until a signal.
+
+    Args:
+        state: the silo's folder for what changes.
+        online: whether a process is connected.
+        reach: raises ProtocolError while the server cannot be reached.
+        say: called with every line for the operator.
+        standing: this silo's standing at the server, asked after a node was refused.
+        studies: asks the server about studies, and adds new ones.
+    """
+
+    state: Path
+    online: Callable[[int], bool]
+    reach: Callable[[], object]
+    say: Callable[[str], None]
+    standing: Callable[[], Membership] = lambda: "unsaid"
+    studies: Callable[[], None] = lambda: None
+    _written: NodeStatus | None = None
+    _failures: int = 0  # without a steady connection in between
+    _restarts: int = 0
+    _refusals: int = 0  # consecutive answers that this silo was revoked
+    _revoked: str = ""
+    _unforeseen: str = ""  # kind of the last reported probe fault
+
+    def watch(self, supervisor: Supervisor) -> Restart | str:
+        """Watch one life of the node, and report why it ended; for a revoked silo, return the reason."""
+        began = time.monotonic()
+        reason, code, steady = self._life(supervisor)
+        if reason in REFUSED:
+            standing = self.standing()
+            self._refusals = self._refusals + 1 if standing == "revoked" else 0
+            reason = explained(standing, reason, self._refusals)
+        else:
+            self._refusals = 0
+        if self._refusals >= REFUSALS:
+            self._revoked = reason
+            return reason
+        self._failures, self._restarts = 1 if steady else self._failures + 1, self._restarts + 1
+        lived = time.monotonic() - began if steady else 0.0
+        delay = max(0.0, backoff(self._failures, FIRST, LONGEST) - lived)
+        self.say(f"the node ended ({reason}); it starts again in {delay:.0f} s")
+        self._tell("restarting", reason, code)
+        return Restart(delay)
+
+    def stopped(self, _: BaseException | None, /) -> None:
+        """Write that the node has been stopped, or has stopped after its revocation."""
+        self._tell("revoked" if self._revoked else "stopped", self._revoked)
+
+    def _life(self, supervisor: Supervisor) -> tuple[str, int | None, bool]:
+        """Start the node; return why it ended, its exit code, and whether it had been steadily connected."""
+        process = supervisor.start()
+        self._tell("starting")
+        seen: list[ConnectionState] = []
+        first: float | None = None
+        last, probed = 0.0, float("-inf")
+        reachable = False
+        while supervisor.alive:
+            now = time.monotonic()
+            if now - probed >= PROBE:
+                reachable, probed = self._reachable(), now
+                if reachable:
+                    self.studies()
+                reap({process.pid})
+            online = self.online(process.pid)
+            if online:
+                first, last = first or now, now
+            seen = [s for s in [*seen, ConnectionState(now, online, reachable)] if s.time >= now - 2 * PATIENCE]
+            recent = first is not None and now - last < 2 * HEARTBEAT
+            self._tell("connected" if recent else "starting" if reachable else "waiting")
+            if stuck(seen):
+                return f"no connection in {PATIENCE:.0f} s although the server can be reached", None, False
+            time.sleep(TICK)
+        supervisor.settle()
+        steady = first is not None and last - first > STEADY
+        return exit_reason(process.returncode, supervisor.log), process.returncode, steady
+
+    def _reachable(self) -> bool:
+        try:
+            self.reach()
+        except ProtocolError:
+            return False
+        except Exception as fault:  # no answer of a server ends the supervisor
+            if (kind := type(fault).__name__) != self._unforeseen:
+                self._unforeseen = kind
+                self.say(f"whether the server can be reached cannot be found out: a {kind}")
+            return False
+        return True
+
+    def _tell(self, state: str, reason: str = "", code: int | None = None) -> None:
+        """Write ``node.json`` if something has changed; a full disk does not end the node."""
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        news = NodeStatus(state=state, since=since, restarts=self._restarts, reason=reason, code=code)
+        if self._written and self._written == news.model_copy(update={"since": self._written.since}):
+            return
+        self._written = news
+        with suppress(OSError):
+            publish(self.state / "node", [news.model_dump_json().encode()], lambda _: NODE, UNFINISHED)
+
+
+@dataclass(frozen=True)
+class ConnectionState:
+    """A running node at one moment: whether it is connected to the server, and whether the server is reachable."""
+
+    time: float
+    connected: bool
+    reachable: bool
+
+
+def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
+    """Return whether a running node has given up: no connection in ``patience`` seconds with the server in reach.
+
+    After an error whose text mentions TLS (a load balancer that drops a connection is enough) Flower's SuperNode stops
+    its work for good, but its process keeps running. Its log is silent then, as it is while a model trains for hours,
+    and only the server's control interface, which is closed to silos, knows its status. But a working node opens a
+    connection for every heartbeat, every 30 s, and keeps it for 5 s, whatever its app does: one observation a second
+    misses none of them, and five heartbeats in a row cannot be missed. While the server cannot be reached the node is
+    right to wait, so that time does not count; nor does the time before the first observation.
+
+    Args:
+        seen: states of one process, oldest first, about one a second.
+        patience: seconds.
+    """
+    if not seen or seen[-1].time - seen[0].time < patience:
+        return False
+    recent = [s for s in seen if s.time >= seen[-1].time - patience]
+    return all(s.reachable and not s.connected for s in recent)
+
+
+def connected(pid: int, port: int) -> bool:
+    """Return whether a process has a TCP connection to a remote port."""
+    try:
+        sockets = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(s.status == psutil.CONN_ESTABLISHED and s.raddr.port == port for s in sockets)
+
+
+REASONS = {
+    "[code: 2004]": "the server refuses this silo's key: it was revoked or never added, or after a crash its last "
+    "connection still counts, for a minute; if it stays so, ask the server's administrator",
+    "[code: 2001]": "the server admits no silo without a key: compare insecure in its federation.toml and in this one",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not the federation's: `pomona silo check`",
+    "the proxy refuses (": "the proxy refuses this silo's password, or the way to the server: `pomona silo check`",
+    node.REFUSED: "the server refuses this silo's key: it was revoked, or the clocks differ; "
+    "`pomona silo check` compares the clocks; if they agree, ask the server's administrator",
+}
+
+REFUSED = {REASONS["[code: 2004]"], REASONS[node.REFUSED]}  # the server can explain it
+
+
+def exit_reason(code: int | None, log: Path) -> str:
+    """Return why a node ended, from the end of its log, in a line without paths."""
+    with suppress(OSError):
+        text = content(log, LONG)[-TAIL:].decode(errors="replace")
+        text = text.rpartition(node.BEGIN)[2]  # of this life, not of the one before
+        for sign, reason in REASONS.items():
+            if sign in text:
+                return reason
+    return f"exit code {code}; `pomona silo logs` has its last words"
+
+
+def run_node(folder: Path, say: Callable[[str], None]) -> None:
+    """Keep a silo kit's SuperNode running until a signal.
+
+    Raises:
+        PomonaError: nothing has been started, or this silo was revoked.
+        SystemExit, KeyboardInterrupt: after everything has been stopped.
+    """
+    folder = folder.absolute()
+    silo, federation = SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml")
+    app, key = pinned(folder), folder / "keys" / "silo.key"
+    if not federation.insecure and not key.is_file():
+        raise ConfigError(f"{key} is missing; put the private key of this silo there, readable by its owner alone")
+    from pomona_federation.silo.http_client import client
+
+    os.umask(0o077)
+    state = folder / "state"
+    origin = own_state.begin(folder)
+    holding = list(rules(folder, silo, origin))
+    try:
+        with locked(state):
+            home = state / "flwr"
+            home.mkdir(mode=0o700, exist_ok=True)
+            way = ServerRoute.of(folder, silo, federation)
+            client(way).close()  # raises here for unusable files, instead of repeatedly in the node
+
+            own = LogFile(state / "logs" / SUPERVISOR)
+
+            def tell(text: str) -> None:
+                own.write(text)
+                say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
+
+            tell(f"{silo.name} attends {federation.name} at {federation.server}")
+            for line in holding:
+                tell(f"warning: {line.text}" if line.foreign else line.text)
+            command, log = node.command(folder, app), state / "logs" / "supernode.log"
+            policy = SiloPolicy(
+                state,
+                lambda pid: connected(pid, way.port),
+                lambda: ask_health(way),
+                tell,
+                lambda: ask_membership(way, key),
+                StudyWatch(folder, tell).look,
+            )
+            why = Supervisor(command, environment(home), log).run(policy)
+            own.write(why, "ERROR")
+            raise ProtocolError(why)
+    except OSError as fault:
+        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or fix its permissions") from fault

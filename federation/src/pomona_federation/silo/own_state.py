@@ -1,0 +1,169 @@
+"""Where a silo's state and rules come from: ``state/origin.json``, written when the silo first works on a machine.
+
+A kit comes from someone else, and everything in ``state/`` takes effect: noise keys, ledgers, budgets, decisions. A
+seal is a keyed hash by which a silo recognises what was written on its own machine: the mark of its state, decisions on
+studies, noise keys and the privacy budget. The key is the machine's id, which the maker of a kit does not know. The
+mark does not travel: a restored backup is marked on the machine where it is restored. ``check`` and ``start`` show the
+rules in force, and their origin.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from pomona.core.bounds import Sha256, plain
+from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import content
+from pomona.core.settings import Settings
+from pomona.storage.atomic_io import writing
+from pomona.storage.lock import LOCK
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.silo.consent_rules import FILE as POLICY
+from pomona_federation.silo.consent_rules import ConsentPolicy, policy_sha256
+from pomona_federation.silo.settings import SiloFile
+
+MACHINE = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+
+
+def seal(what: str, text: str = "") -> str:
+    """The seal of a text, 64 hex digits; ``what`` is its kind. Raises StorageError without a machine id."""
+    return hmac.new(_machine(), f"pomona {what}\n{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def sealed(found: object, what: str, text: str = "") -> bool:
+    """Whether a value is the seal of a text. Raises as ``seal``."""
+    return hmac.compare_digest(str(found).encode(), seal(what, text).encode())
+
+
+def _machine() -> bytes:
+    for path in MACHINE:
+        try:
+            found = content(path, 100).strip()
+        except OSError:
+            continue
+        if re.fullmatch(rb"[0-9a-f]{32}", found):
+            return found
+    raise StorageError(
+        f"{MACHINE[0]} is missing, by which a silo knows the state that it has made; in a container mount the "
+        "machine's, read-only (compose.yaml does)"
+    )
+
+
+FILE, STATE = "origin.json", "silo state"
+SHOWN = 5  # most files named in a refusal
+OWN = ("accept_epsilon", "accept_epsilon_total", "accept_delta_total", "max_upload_mb", "max_download_mb", "code")
+LONGEST_LINE = 600  # most characters of a line of rules
+
+
+class Origin(Settings):
+    """The mark of a state made on this machine.
+
+    ``policy``: SHA-256 of the consent rules in the kit at that time; "" for none.
+    """
+
+    mark: Sha256
+    policy: str = Field("", pattern="^([0-9a-f]{64})?$")
+
+
+def begin(kit: Path) -> Origin:
+    """The origin of a kit's state, marked as made here if the state is empty.
+
+    Raises:
+        ConfigError: the state contains files not made on this machine; the error names them.
+        StorageError: it cannot be read or marked.
+    """
+    if known := origin(kit):
+        return known
+    state = kit / "state"
+    with writing(state):
+        state.mkdir(mode=0o700, exist_ok=True)
+    return mark(kit, policy_sha256(kit))
+
+
+def origin(kit: Path) -> Origin | None:
+    """The origin of a kit's state; None if the state is empty. Raises as ``begin``."""
+    state = kit / "state"
+    known = read_json(Origin, state / FILE) if state.is_dir() and not state.is_symlink() else None
+    if known and sealed(known.mark, STATE, known.policy):
+        return known
+    if found := list(islice(_strange(state), SHOWN + 1)):
+        names = ", ".join(plain(name, 120) for name in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
+        raise ConfigError(
+            f"{state} holds what was not made on this machine ({names}); a kit comes without: remove it. If it is this "
+            "silo's own, from another machine: `pomona silo backup` it, then `pomona silo restore` into a new folder"
+        )
+    return None
+
+
+def mark(kit: Path, policy: str = "") -> Origin:
+    """Mark a kit's state as made here. Raises StorageError."""
+    made = Origin(mark=seal(STATE, policy), policy=policy)
+    with writing(kit / "state"):
+        write_json(kit / "state" / FILE, made)
+    return made
+
+
+def _strange(state: Path) -> Iterator[str]:
+    """Files of a state by path in the kit, and folders that cannot be listed; without locks and empty folders."""
+    if state.is_symlink() or (state.exists() and not state.is_dir()):
+        yield state.name
+    elif state.exists():
+        closed: list[OSError] = []  # folders that can be entered by name, but not listed
+        inside = [
+            Path(place, name)
+            for place, folders, files in os.walk(state, onerror=closed.append)
+            for name in (*files, *(name for name in folders if Path(place, name).is_symlink()))
+        ]
+        for path in sorted([*inside, *(Path(fault.filename) for fault in closed)]):
+            name = str(path.relative_to(state.parent))
+            if name != f"{state.name}/{LOCK}":
+                yield name
+
+
+@dataclass(frozen=True)
+class RuleLine:
+    """A line of rules; ``foreign``: they may come from the maker of a kit, the first or one unpacked over it."""
+
+    text: str
+    foreign: bool = False
+
+
+def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine]:
+    """The lines of a kit's ``policy.toml`` and ``silo.toml``.
+
+    Args:
+        kit: the silo's.
+        silo: its settings.
+        origin: of its state; None before the silo first works here.
+
+    Raises:
+        ConfigError: ``policy.toml`` cannot be read.
+        StorageError: likewise.
+    """
+    policy = ConsentPolicy.of(kit)
+    if policy is None:
+        yield RuleLine(f"there is no {POLICY}: a person accepts each study")
+    else:
+        now, first = policy_sha256(kit), origin.policy if origin else None
+        whence = (
+            "it came with the kit, unless somebody here wrote it before the silo's first start: read it"
+            if first is None or now == first
+            else "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked over this "
+            "folder brought it: read it"
+        )
+        said = _worded(policy.model_dump(mode="json", exclude_unset=True))
+        yield RuleLine(f"{POLICY} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}", foreign=True)
+    bounds = {key: getattr(silo, key) for key in OWN if getattr(silo, key)}
+    yield RuleLine(f"silo.toml: {_worded(bounds)}" if bounds else "silo.toml bounds neither privacy loss nor traffic")
+
+
+def _worded(settings: dict[str, Any]) -> str:
+    return plain(", ".join(f"{key} = {value}" for key, value in settings.items()), LONGEST_LINE)

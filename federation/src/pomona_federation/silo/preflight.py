@@ -1,0 +1,219 @@
+"""Preflight checks, ``pomona silo check``: settings, keys, server, data and disk of a silo before it starts."""
+
+from functools import partial
+from math import isinf
+from pathlib import Path
+from typing import Any
+
+from pomona.core.errors import DataError, PomonaError, ProtocolError
+from pomona.core.registry import importable
+from pomona_federation.agreement import Federation
+from pomona_federation.flower_internals import pinned
+from pomona_federation.json_store import read_json
+from pomona_federation.silo import kit_checks, own_state
+from pomona_federation.silo.consent_policy import verdict
+from pomona_federation.silo.consent_rules import FILE, ConsentPolicy
+from pomona_federation.silo.kit_checks import CheckLine, Checks, Remark
+from pomona_federation.silo.known_studies import KnownStudy
+from pomona_federation.silo.outgoing_filter import departing, departing_in_survey
+from pomona_federation.silo.own_state import RuleLine, rules
+from pomona_federation.silo.privacy_budget import Cost
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
+from pomona_federation.silo.silo_scenario import require_device, worst_cost
+from pomona_federation.silo.study_facts import ANY_RUN, facts, readable, remarks
+from pomona_federation.silo.study_proposals import compare, over_the_network
+from pomona_federation.versions import mismatch, own
+
+TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
+
+
+def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any], int]:
+    """All checks of a silo's kit.
+
+    Args:
+        folder: the kit.
+        study: name or first digits of the hash of one that the server has offered, accepted or not; "" for the one that
+            the kit came with, if any.
+
+    Returns:
+        Their lines, what would leave the silo (empty if unknown), and the exit code.
+    """
+    importable(folder)
+    checks, leaves = Checks(), dict[str, Any]()
+    silo = checks.make("settings", lambda: _silo(folder))
+    work = checks.make("study", lambda: _study(folder, study)) if study else Silo(folder)
+    checks.make("state", lambda: _state(folder))
+    if silo:
+        for line in checks.make("rules", partial(_rules, folder, silo)) or ():
+            checks.lines.append(CheckLine("rules", "warning" if line.foreign else "ok", line.text))
+    federation = checks.make("agreement", partial(_agreement, work)) if work else None
+    if work and federation:
+        checks.make("compare", partial(_digits, work, federation))
+    if silo and silo.device != "cpu":
+        checks.make("device", partial(_device, silo.device))
+    checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
+    if federation and not federation.insecure:
+        checks.make("key", lambda: kit_checks.own_key(folder, silo.name if silo else folder.name))
+        checks.make("certificate", lambda: kit_checks.authority(folder))
+    if silo and work and federation:
+        checks.make("server", partial(kit_checks.server, folder, silo, federation))
+        checks.make("versions", lambda: _versions(folder))
+        _check_data(checks, silo, work, leaves)
+    if work and work.study:
+        checks.make("policy", partial(_policy, folder, work.study))
+    checks.make("disk", lambda: kit_checks.disk(folder, leaves.get("bytes_per_model", 0)))
+    return checks.lines, leaves, checks.code
+
+
+def _check_data(checks: Checks, silo: SiloFile, work: Silo, leaves: dict[str, Any]) -> None:
+    """Check the data for the study, or without one all data that the silo names, as a survey would read them."""
+    if not work.studying:
+        for name, data in {"data": silo.data, **{f"view {n}": d for n, d in silo.views.items()}}.items():
+            checks.make(name, partial(lambda own: (None, readable(own)), data))
+    elif work.agreed.survey:
+        checks.make("data", lambda: _surveyed(work, leaves))
+    else:
+        for remark in checks.make("data", lambda: _data(work, leaves)) or ():
+            checks.lines.append(CheckLine("remark", "warning", remark))
+
+
+def _device(name: str) -> tuple[None, str]:
+    return None, f"{require_device(name)} computes"
+
+
+def _silo(folder: Path) -> tuple[SiloFile, str]:
+    silo = SiloFile.load(folder / "silo.toml")
+    return silo, f"silo {silo.name}, device {silo.device}"
+
+
+def _state(folder: Path) -> tuple[None, str]:
+    """Check that the state was made on this machine."""
+    return None, "made on this machine" if own_state.origin(folder) else "empty: this silo has not worked yet"
+
+
+def _rules(folder: Path, silo: SiloFile) -> tuple[list[RuleLine], str]:
+    """The first line of the rules in force, and the others."""
+    try:
+        origin = own_state.origin(folder)
+    except PomonaError:  # reported by the check of the state
+        origin = None
+    first, *others = rules(folder, silo, origin)
+    if first.foreign:
+        return [first, *others], "which hold here:"
+    return others, first.text
+
+
+def _versions(folder: Path) -> tuple[None, str]:
+    """Check that the server's versions work with those here."""
+    try:
+        theirs = compare(folder, over_the_network(folder))
+    except (PomonaError, OSError, ValueError) as fault:
+        raise Remark(f"not compared with the server's: {fault}") from None
+    if why := mismatch(theirs, "server"):
+        raise ProtocolError(why)
+    return None, f"{own()}, which works with the server's"
+
+
+def _study(folder: Path, which: str) -> tuple[Silo, str]:
+    """The silo in a study, and a summary of that study."""
+    silo = Silo.in_study(folder, which)
+    known = silo.study
+    assert known
+    study = known.study
+    data = f"view {study.view}" if study.view else "[data]"
+    return silo, f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; {known.status}"
+
+
+def _policy(folder: Path, known: KnownStudy) -> tuple[None, str]:
+    """Check a study against the silo's own rules."""
+    policy = ConsentPolicy.of(folder)
+    if policy is None:
+        return None, f"there is no {FILE}: only a person accepts here"
+    said = verdict(policy, folder, known)
+    if not said.accepts:
+        raise Remark(f"{FILE} does not accept it: {said.why}")
+    return None, f"{FILE} accepts it: {said.why}"
+
+
+def _agreement(silo: Silo) -> tuple[Federation, str]:
+    folder = silo.folder
+    federation = silo.federation if silo.study else Federation.load(folder / "federation.toml")
+    now = silo.agreement
+    if silo.study and silo.study.agreement != now:
+        raise ProtocolError(
+            f"study {silo.study.study.name} was offered as {silo.study.agreement[:16]} and is {now[:16]} here now; "
+            "restore federation.toml, and own code that the study names"
+        )
+    if not silo.studying:
+        return federation, f"{federation.name}: without a study of its own; `pomona silo studies` lists those offered"
+    agreed = silo.agreed
+    if survey := agreed.survey:
+        return federation, f"{federation.name}: a survey; nothing is reported of fewer than {survey.least} rows"
+    pinned = read_json(PinnedAgreement, silo.state / PINNED)
+    if pinned and pinned.agreement != now:
+        raise ProtocolError(
+            f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned.agreement[:16]}; put the old "
+            "file back"
+        )
+    if evaluate := agreed.evaluate:
+        whose = f"{len(evaluate.models) or 'given'} models are judged"
+        return federation, f"{federation.name}: an evaluation, {whose} and nothing is trained"
+    config = agreed.config
+    return federation, f"{federation.name}: {config.method.name}, {config.rounds} rounds"
+
+
+def _digits(silo: Silo, federation: Federation) -> tuple[None, str]:
+    """The digits to compare: of the study asked about, or of the kit."""
+    if silo.study:
+        return None, f"{silo.agreed.digits}  {TELEPHONE}"
+    return None, f"{federation.compared(kit_checks.authority_file(silo.folder, federation))}  {TELEPHONE}"
+
+
+def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
+    """Check that raw data can be surveyed; puts what would leave the silo into ``leaves``."""
+    survey = work.agreed.survey
+    assert survey
+    found = readable(work.file.data, survey)
+    work.require_affordable(ANY_RUN)
+    leaves |= departing_in_survey(work.federation, survey)
+    return None, found
+
+
+def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
+    """Check the data and the model on it; puts what would leave the silo into ``leaves``. Returns remarks."""
+    import torch
+
+    from pomona.partition.divergence import label_counts
+
+    silo, agreed = work.file, work.agreed
+    own = work.own
+    rows = own.partition.clients[0]
+    if not len(rows.train):
+        raise DataError("no training rows; name a file that has some in section data of silo.toml")
+    objective = own.objective()
+    first = torch.from_numpy(rows.train[: max(objective.least_batch, min(len(rows.train), own.config.batch_size))])
+    model = own.initial().unsqueeze(0)
+    loss, gradient = objective.gradient(model, [first.to(model.device)])
+    if not bool(torch.isfinite(loss).all() and torch.isfinite(gradient).all()):
+        raise DataError(
+            "the untrained model's loss on this data is not finite; look at shift and scale, and at the data"
+        )
+    leaves |= departing(silo, agreed, model.shape[1], len(rows.train))
+    found = facts(work)
+    leaves["traffic"] = str(found.traffic)
+    if own.config.privacy:
+        leaves["epsilon"] = _whole_run(worst_cost(own))
+        leaves["total"] = str(found.total)
+    work.require_affordable(ANY_RUN)
+    sizes = f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} test samples"
+    if own.targets == "classes":
+        counts = label_counts(own.partition, own.dataset)[0].tolist()
+        sizes += "; training: " + ", ".join(f"{n} {c}" for c, n in zip(own.dataset.classes, counts, strict=True))
+    return remarks(work), f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
+
+
+def _whole_run(cost: Cost) -> str:
+    if isinf(cost.epsilon):
+        return "without bound: training records leave past the noise, or there is none"
+    return f"at most {cost.epsilon:.3g} at delta {cost.delta:g} for the whole run"

@@ -1,0 +1,300 @@
+"""A silo's privacy budget over all studies, ``state/private/budget.json``: the cost and data of each run.
+
+Noise keys and ledgers stay with their studies. The worst-case cost of a run is reserved here before its first task is
+done: once for a run and its data, and again if its administrator starts the study anew. A data set's total is the sum
+over the reservations that share any of its sources, by basic composition: epsilons add up, and so do deltas.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pomona.core.bounds import Finite, Line, Sha256
+from pomona.core.errors import PrivacyError
+from pomona.core.settings import LARGEST, Settings
+from pomona.data.settings import DataSettings
+from pomona.privacy.accounting import ROUNDING
+from pomona.storage.atomic_io import writing
+from pomona.storage.lock import waiting_lock
+from pomona_federation.audit import Audit, whole
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.messages.message_bodies import Token
+from pomona_federation.silo.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
+from pomona_federation.silo.own_state import seal
+
+FOLDER, FILE = "private", "budget.json"
+RESERVED = "reserved"  # the event in the silo's audit log
+MOST = 10_000  # most reservations
+UNKNOWN = "unknown, before a restore"
+
+Loss = Annotated[Finite, Field(ge=0)] | None  # None: unbounded
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A privacy loss: epsilon, which is infinite without noise, at delta."""
+
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.epsilon + other.epsilon, min(1.0, self.delta + other.delta))
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:.3g} at delta {self.delta:g}" if math.isfinite(self.epsilon) else "without bound"
+
+
+@dataclass(frozen=True)
+class Most:
+    """The largest total cost of all runs on the same data; None for any."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+
+    def require(self, total: Cost, whose: str) -> None:
+        """Raise PrivacyError for a total above the limit; ``whose``: the study that exceeds it."""
+        for name, cost, most in (("epsilon", total.epsilon, self.epsilon), ("delta", total.delta, self.delta)):
+            if most is not None and cost > most * (1 + ROUNDING):
+                raise PrivacyError(
+                    f"with study {whose} all on this data may cost {total} together; accept_{name}_total is {most:g}: "
+                    "do not take part, or raise it"
+                )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The request of a run.
+
+    Attributes:
+        study: its name; "" for the kit's own.
+        agreement, run: the agreement's hash, and the run's id; "" for any, when nothing is reserved.
+        worst: computes the worst-case cost; called only if that is not known yet.
+    """
+
+    study: str
+    agreement: str
+    run: str
+    worst: Callable[[], Cost]
+
+
+class Reservation(Settings):
+    """The worst-case cost of one run on some data; an epsilon of None is unbounded.
+
+    ``spent``: the epsilon in the study's ledger after the run's last task, for all the study's runs together. ``data``:
+    empty for what was spent after a backup by unknown runs, which counts on all data.
+    """
+
+    study: Line
+    agreement: Sha256
+    run: Token
+    epsilon: Loss
+    delta: Annotated[Finite, Field(ge=0, le=1)]
+    spent: Loss = 0.0
+    when: Line
+    data: Annotated[tuple[DataSource, ...], Field(max_length=MOST_SOURCES)]
+
+    @property
+    def cost(self) -> Cost:
+        """The reserved cost."""
+        return Cost(math.inf if self.epsilon is None else self.epsilon, self.delta)
+
+    def on(self, data: tuple[DataSource, ...]) -> bool:
+        """Whether it counts on some data, empty for any."""
+        return not self.data or not data or shared(self.data, data)
+
+    def covers(self, claim: Claim, places: set[str]) -> bool:
+        """Whether it was made for this run and all of these places; their contents may have changed since."""
+        mine = {source.place for source in self.data}
+        return self.agreement == claim.agreement and claim.run in {"", self.run} and places <= mine
+
+
+class BudgetFile(Settings):
+    """All reservations, oldest first; ``seal``: this machine's, over all of them."""
+
+    reservations: Annotated[tuple[Reservation, ...], Field(max_length=MOST)] = ()
+    seal: Sha256
+
+    @classmethod
+    def of(cls, reservations: Iterable[Reservation]) -> "BudgetFile":
+        """Sealed reservations. Raises StorageError if the machine has no id."""
+        made = tuple(reservations)
+        return cls(reservations=made, seal=_seal(made))
+
+
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """The budget in a silo's kit. Every method raises StorageError for a file that cannot be read or written."""
+
+    kit: Path
+    foreign: bool = False  # whether another machine's budget, from a backup, is accepted
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...]:
+        """All of them, oldest first.
+
+        Raises PrivacyError if the file recorded in the audit log is gone, or was not written on this machine.
+        """
+        if known := read_json(BudgetFile, self._path):
+            if not self.foreign and known.seal != _seal(known.reservations):
+                raise PrivacyError(
+                    f"{self._path} was not written on this machine; what was spent is unknown: restore it by "
+                    "`pomona silo restore`, with --spent"
+                )
+            return known.reservations
+        log = self.kit / "state" / "audit.jsonl"
+        if log.exists() and any(line.get("event") == RESERVED for line in whole(log)):
+            raise PrivacyError(
+                f"{self._path} is missing, but the audit log has reservations; what was spent is unknown: restore it"
+            )
+        return ()
+
+    def total(self, data: DataSettings) -> Cost:
+        """Total cost of all runs that share a source with some data."""
+        return _sum(self._on(hashed(sources(data))))
+
+    def total_with(self, claim: Claim, data: DataSettings) -> Cost:
+        """The same total with a claim, counted once."""
+        if made := self._made(claim, data):
+            return _sum(self._on(made.data))
+        return self.total(data) + claim.worst()
+
+    def runs(self, agreement: str, but: str = "") -> dict[str, float]:
+        """Reserved epsilon of each run of a study, except one; a run that read several data sets counts once."""
+        runs: dict[str, float] = {}
+        for made in self.reservations:
+            if made.agreement == agreement and made.run != but:
+                runs[made.run] = max(made.cost.epsilon, runs.get(made.run, 0.0))
+        return runs
+
+    def require(self, claim: Claim, data: DataSettings, most: Most) -> None:
+        """Raise PrivacyError if a claim would take the total of its data above the limit; nothing is written."""
+        if most != Most():
+            most.require(self.total_with(claim, data), claim.study)
+
+    def reserve(self, claim: Claim, data: DataSettings, most: Most) -> None:
+        """Reserve the worst-case cost of a run, once. Raises PrivacyError as ``require``, and then reserves nothing.
+
+        Args:
+            claim: of the run.
+            data: that it reads.
+            most: limit for the total of all runs on this data.
+        """
+        with writing(self._path), self._alone():
+            self.require(claim, data, most)
+            known = self.reservations
+            if self._made(claim, data):
+                return
+            if len(known) == MOST:
+                raise PrivacyError(f"{self._path} has {MOST} reservations, as many as it takes; begin a new federation")
+            own = hashed(sources(data))
+            named = tuple(r.model_copy(update={"data": with_names(r.data, own)}) for r in known)
+            self._enter(named, claim, claim.worst(), own)
+
+    def enter_unknown(self, token: str, spent: Cost) -> None:
+        """Enter the cost of unknown runs after a backup, on unknown data, by the restore's token.
+
+        It is in no ledger, so it counts as spent for good.
+        """
+        if not spent.epsilon and not spent.delta:
+            return
+        claim = Claim(UNKNOWN, hashlib.sha256(token.encode()).hexdigest(), token, lambda: spent)
+        with writing(self._path), self._alone():
+            self._enter(self.reservations, claim, spent, ())
+
+    def reseal(self) -> None:
+        """Seal a restored kit's budget as this machine's."""
+        if self._path.exists():
+            self._write(PrivacyBudget(self.kit, foreign=True).reservations)
+
+    @property
+    def unknown(self) -> Cost:
+        """Total spent after backups by runs unknown to them; any study may have spent it."""
+        return _sum(r for r in self.reservations if not r.data)
+
+    def _enter(self, known: tuple[Reservation, ...], claim: Claim, cost: Cost, data: tuple[DataSource, ...]) -> None:
+        """Add a reservation, also to the audit log; one for no particular data counts as spent."""
+        if not known:
+            self._write(())  # even an empty file is written before the audit log mentions it
+        about: dict[str, Any] = {"study": claim.study, "agreement": claim.agreement, "run": claim.run}
+        about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
+        with Audit(self.kit / "state" / "audit.jsonl") as audit:
+            audit.write(RESERVED, **about)
+        when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
+        spent = 0.0 if data else about["epsilon"]
+        self._write((*known, Reservation(**about, spent=spent, when=when, data=data)))
+
+    def note_spent(self, agreement: str, run: str, epsilon: float) -> None:
+        """Record the epsilon in the study's ledger after a task of a run."""
+        with writing(self._path), self._alone():
+            self._write(
+                r.model_copy(update={"spent": _finite(epsilon)}) if (r.agreement, r.run) == (agreement, run) else r
+                for r in self.reservations
+            )
+
+    def _made(self, claim: Claim, data: DataSettings) -> Reservation | None:
+        """The reservation made for a claim."""
+        places = {source.place for source in sources(data)}
+        return next((r for r in self.reservations if r.covers(claim, places)), None)
+
+    def _on(self, data: tuple[DataSource, ...]) -> list[Reservation]:
+        """Reservations whose data overlap with ``data``."""
+        return [r for r in self.reservations if r.on(data)]
+
+    def _write(self, reservations: Iterable[Reservation]) -> None:
+        write_json(self._path, BudgetFile.of(reservations))
+
+    @property
+    def _path(self) -> Path:
+        return self.kit / "state" / FOLDER / FILE
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the file's lock, as several messages may be answered at a time."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with waiting_lock(self._path.with_name(".budget.lock")):
+            yield
+
+
+def overview(kit: Path) -> list[dict[str, Any]]:
+    """A row for each reservation, oldest first; a study without noise is unbounded.
+
+    Raises as ``PrivacyBudget.reservations``.
+    """
+    known = PrivacyBudget(kit).reservations
+    return [
+        {
+            "study": r.study,
+            "hash": r.agreement[:16],
+            "epsilon_at_most": r.epsilon,
+            "spent": None if r.epsilon is None else r.spent,
+            "delta": r.delta,
+            "all_on_its_data": _finite(_sum(other for other in known if other.on(r.data)).epsilon),
+            "since": r.when,
+        }
+        for r in known
+    ]
+
+
+def _sum(reservations: Iterable[Reservation]) -> Cost:
+    """The sum over studies; if a repeated round raised a study's ledger above its reservation, the ledger counts."""
+    studies: dict[str, Cost] = {}
+    spent: dict[str, float] = {}
+    for r in reservations:
+        studies[r.agreement] = studies.get(r.agreement, Cost()) + r.cost
+        spent[r.agreement] = max(spent.get(r.agreement, 0.0), math.inf if r.spent is None else r.spent)
+    return sum((Cost(max(cost.epsilon, spent[name]), cost.delta) for name, cost in studies.items()), Cost())
+
+
+def _seal(reservations: tuple[Reservation, ...]) -> str:
+    return seal("budget", "\n".join(r.model_dump_json() for r in reservations))
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if epsilon <= LARGEST else None

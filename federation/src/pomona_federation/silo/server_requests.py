@@ -1,0 +1,279 @@
+"""A silo's requests to its server beside Flower's connection: whether it answers, and whether the silo is a member.
+
+The request about membership is signed by the silo's key, and the server's certificate authenticates the answer. It
+affects only the connection: a revoked silo stops connecting after several identical answers, and its administrator can
+make it try again.
+"""
+
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from threading import Lock, Timer
+from typing import Any, Literal, get_args
+
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.files import content
+from pomona_federation.silo.http_client import ServerRoute
+
+SHORT = 100  # bytes of an answer that are read
+WHOLE = 60.0  # seconds until an answer must be complete: the supervisor has other duties
+
+
+MADE = ("connect_tcp.complete", "start_tls.complete")  # httpcore events; a TLS stream replaces the plain one
+
+
+@dataclass
+class TimeLimit:
+    """One request's time limit; ``over`` once it was reached. ``extensions`` belong to the request."""
+
+    over: bool = False
+    _links: list[socket.socket] = field(default_factory=list)
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def extensions(self) -> dict[str, Any]:
+        """Extensions to pass to httpx with the request, so that its connections are known."""
+        return {"trace": self._seen}
+
+    def _seen(self, event: str, about: dict[str, Any]) -> None:
+        if event.endswith(MADE):
+            with self._lock:
+                self._links.append(about["return_value"].get_extra_info("socket"))
+            if self.over:
+                self.end()
+
+    def end(self) -> None:
+        """Shut the connections down; any reader gets the end of the stream."""
+        with self._lock:
+            self.over = True
+            for link in self._links:
+                with suppress(OSError):  # closed, or in TLS now
+                    socket.socket.shutdown(
+                        link, socket.SHUT_RDWR
+                    )  # an SSLSocket's own would change state that the reader is using
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[TimeLimit]:
+    """Limit the requests in the block to this many seconds in total."""
+    limit = TimeLimit()
+    timer = Timer(seconds, limit.end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield limit
+    finally:
+        timer.cancel()
+
+
+@dataclass(frozen=True)
+class HealthAnswer:
+    """A server's clock (UTC), if it sends a readable one, and the expiry of its certificate (UTC), with TLS."""
+
+    clock: datetime | None
+    certificate_until: datetime | None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer with status 200: its first bytes, its date, and the certificate's expiry, with TLS."""
+
+    text: bytes
+    date: str | None
+    until: datetime | None
+
+
+def ask_health(way: ServerRoute, timeout: float = 10.0) -> HealthAnswer:
+    """Request the server's ``/health`` over the silo's route.
+
+    Raises ProtocolError if it does not answer, or not as the federation's server.
+    """
+    found = request(way, "/health", {}, timeout)
+    return HealthAnswer(clock(found.date or ""), found.until)
+
+
+def clock(date: str) -> datetime | None:
+    """The time (UTC) in a ``Date`` header; None for an unreadable one."""
+    try:
+        return parsedate_to_datetime(date).astimezone(UTC)
+    except (ValueError, TypeError, IndexError, ArithmeticError, OSError):  # of the library, by the text
+        return None
+
+
+def request(
+    way: ServerRoute,
+    path: str,
+    headers: Mapping[str, str],
+    timeout: float = 10.0,
+    body: bytes | None = None,
+    most: int = SHORT,
+    whole: float = WHOLE,
+) -> Answered:
+    """GET a path of the server, or POST a body to it, over the silo's route.
+
+    Args:
+        way: route to the server.
+        path: of the request.
+        headers: of the request.
+        timeout: seconds until the next byte.
+        body: to send, if any.
+        most: bytes of the answer that are read.
+        whole: seconds until the answer must be complete.
+
+    Raises ProtocolError if it does not answer with 200, or not as the federation's server.
+    """
+    import httpx  # installed with Flower, which a machine used only for viewing may lack
+
+    from pomona_federation.silo.http_client import REFUSES, AnswerRefused, client
+
+    through = f" through {way.proxy}" if way.proxy else ""
+    try:
+        word = "GET" if body is None else "POST"
+        asked: dict[str, Any] = {"method": word, "url": way.url + path, "headers": dict(headers), "content": body}
+        with (
+            limited(whole) as limit,
+            client(way, timeout) as line,
+            line.stream(**asked, extensions=limit.extensions) as answer,
+        ):
+            until = _until(answer.extensions["network_stream"].get_extra_info("ssl_object"))
+            text = _beginning(answer.iter_raw(2**16), most)
+    except httpx.ProxyError as fault:
+        raise ProtocolError(_refused(way, str(fault).removeprefix(REFUSES).strip(" ()"))) from None
+    except AnswerRefused as fault:
+        raise ProtocolError(
+            f"{way.server} is not read: {fault}; look for a proxy that opens TLS, and ask its administrator"
+        ) from None
+    except httpx.HTTPError as fault:
+        if (shown := _certificate_fault(fault)) is not None:
+            raise ProtocolError(
+                f"{way.server} shows a certificate that is not the federation's ({shown}); ask for the authority's "
+                "ca.crt, and look for a proxy that opens TLS"
+            ) from None
+        raise ProtocolError(
+            f"{way.server} does not answer{through} ({fault}); is the server running, and the connection open?"
+        ) from None
+    if limit.over:  # without a length, a complete and a cut answer look alike
+        raise ProtocolError(f"{way.server} has not answered within {whole:g} s; is the connection too slow?")
+    if answer.status_code == 401:
+        raise ProtocolError(
+            f"{way.server} refuses this silo's key (401): it was revoked or never added, or the clocks differ; "
+            "`pomona silo check` compares them"
+        )
+    if answer.status_code != 200:
+        raise ProtocolError(f"{way.server} answers {answer.status_code}; is it a Pomona server?")
+    return Answered(text, answer.headers.get("Date"), until)
+
+
+def _refused(way: ServerRoute, answer: str) -> str:
+    """Advice for a proxy that refuses."""
+    if not answer.startswith(("407", "401")):  # the latter is tinyproxy's for a wrong password
+        return f"the proxy {way.proxy} refuses the way to {way.server} ({answer}); have its administrator open it"
+    remedy = (
+        f"it does not take the password of {way.login[0]}; correct proxy_password_file"
+        if way.login
+        else "it asks for a password: set proxy_user and proxy_password_file in silo.toml"
+    )
+    return f"the proxy {way.proxy} refuses this silo ({answer}): {remedy}"
+
+
+def _certificate_fault(fault: BaseException | None) -> str | None:
+    """Why a certificate was not accepted, if that caused the fault."""
+    while fault is not None:
+        if isinstance(fault, ssl.SSLCertVerificationError):
+            return fault.verify_message
+        fault = fault.__cause__ or fault.__context__
+    return None
+
+
+def _beginning(pieces: Iterable[bytes], most: int) -> bytes:
+    """Return the first bytes of an answer, reading no more than needed."""
+    text = bytearray()
+    for piece in pieces:
+        text += piece
+        if len(text) >= most:
+            break
+    return bytes(text[:most])
+
+
+def _until(link: Any) -> datetime | None:
+    """Return the expiry (UTC) of the certificate at the other end of a connection; None without TLS."""
+    if link is None:
+        return None
+    shown = link.getpeercert()
+    assert shown, "it was verified"
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)
+
+
+STANDING = "/v1/fleet/pomona/standing"
+REFUSALS = 5  # consecutive "revoked" answers, each after a refused connection, until a silo stops
+Membership = Literal["member", "revoked", "unknown", "unsaid"]
+
+
+def ask_membership(way: ServerRoute, key: Path) -> Membership:
+    """Ask the server; "unsaid" if it does not answer, gives no known answer, or has no keys.
+
+    Args:
+        way: route to the server.
+        key: this silo's private key, in OpenSSH's format.
+    """
+    if way.ca is None:
+        return "unsaid"
+    try:
+        text = request(way, STANDING, signed(key)).text.decode("ascii", "replace").strip()
+    except (ProtocolError, ConfigError, OSError, ValueError):
+        return "unsaid"
+    return next((word for word in get_args(Membership) if word == text), "unsaid")
+
+
+def signed(key: Path) -> dict[str, str]:
+    """Headers that authenticate a request, as Flower's nodes make them. Raises OSError or ValueError for a bad key."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.supercore.date import now
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    own = load_ssh_private_key(content(key), None)
+    if not isinstance(own, EllipticCurvePrivateKey):
+        raise ProtocolError(f"{key} is not a key of this federation; put the one there that the kit came with")
+    when = now().isoformat()
+    return {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(own.public_key())).decode(),
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(own, when.encode())).decode(),
+        TIMESTAMP_HEADER: when,
+    }
+
+
+def explained(standing: Membership, reason: str, times: int) -> str:
+    """Why a node was refused; ``reason`` from its log, if the server has not reported this silo's standing.
+
+    Args:
+        standing: from the server.
+        reason: of the refusal.
+        times: number of consecutive identical answers from the server.
+    """
+    match standing:
+        case "revoked":
+            return (
+                f"the server says that this silo was revoked ({times} of {REFUSALS} times); ask its administrator, "
+                f"and if it was a mistake, `pomona silo start` tries again"
+            )
+        case "unknown":
+            return (
+                "the server does not know this silo's key, or the clocks differ: `pomona silo check` compares them; if "
+                "they agree, ask the server's administrator whether this silo was added"
+            )
+        case "member":
+            return (
+                "this silo is a member; the server still counts its last connection, for up to a minute, or was just "
+                "starting; it tries again by itself"
+            )
+        case _:
+            return reason

@@ -1,0 +1,203 @@
+"""A silo's kit at work for one study: the agreement, the silo's data, its signature and the cost limits of a run."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from pomona.core.bounds import Label, Place, Sha256
+from pomona.core.errors import ConfigError, PrivacyError, ProtocolError
+from pomona.core.settings import Settings
+from pomona.methods.base import Method
+from pomona.scenario import Scenario
+from pomona_federation.agreement import Federation, StudyAgreement
+from pomona_federation.audit import write_limited
+from pomona_federation.keys import Signer
+from pomona_federation.messages.message_bodies import EntryForm, Token
+from pomona_federation.silo.consent_rules import ConsentTerms
+from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.privacy_budget import Claim, Cost, Most, PrivacyBudget
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.silo_scenario import own_scenario, worst_cost
+from pomona_federation.versions import Versions
+
+PINNED = "agreement.json"
+
+
+class PinnedAgreement(Settings):
+    """The pinned agreement; since the first task also the run, this silo's place and the form of tasks' entries.
+
+    ``begun``: the versions at the first pinning. ``rows``: hash of the silo's own data, and of their split.
+    """
+
+    agreement: Sha256
+    run: Token | None = None
+    place: Place | None = None
+    forms: dict[Label, EntryForm] | None = Field(None, max_length=20)
+    begun: Versions | None = None
+    rows: Sha256 | None = None
+
+
+@dataclass(frozen=True)
+class Silo:
+    """A silo's folder (its kit) and its contents, for one study: None for the one that the kit came with."""
+
+    folder: Path
+    study: KnownStudy | None = None
+    trial: int | None = None  # number of the trial, in a search
+
+    def working_for(self, agreement: str) -> "Silo":
+        """This silo in the study with that hash, if it has accepted it; else in the kit's own.
+
+        Raises ProtocolError for a study that awaits its administrator's decision or was declined, and for an unknown
+        one if the kit came without a study.
+        """
+        if known := KnownStudies(self.folder).find(agreement):
+            known.require_accepted()
+            return Silo(self.folder, known, known.trial(agreement))
+        if not self.studying:
+            raise ProtocolError(f"this silo knows no study {agreement[:16]}; there: pomona silo studies --ask")
+        return self
+
+    @classmethod
+    def in_study(cls, folder: Path, which: str) -> "Silo":
+        """A kit's silo in the study with this name or first digits of its hash; "" for the kit's own.
+
+        Raises ConfigError if there is none.
+        """
+        if which:
+            return cls(folder, KnownStudies(folder).named(which))
+        silo = cls(folder)
+        if not silo.studying:
+            raise ConfigError("this kit came with no study of its own; name one of `pomona silo studies` with --study")
+        return silo
+
+    @cached_property
+    def federation(self) -> Federation:
+        """The federation of the kit."""
+        return Federation.read(self.folder / "federation.toml")
+
+    @cached_property
+    def agreed(self) -> StudyAgreement:
+        """The agreement on the study; section run is checked only when needed, so that a refusal can be signed.
+
+        Raises ConfigError without a study.
+        """
+        if self.study:
+            return KnownStudies(self.folder).agreed(self.federation, self.study, self.trial)
+        if self.federation.own:
+            return self.federation.own
+        raise ConfigError("this kit came with no study of its own; name one of `pomona silo studies` with --study")
+
+    @property
+    def studying(self) -> bool:
+        """Whether there is a study: one that was offered, or the one that the kit came with."""
+        return self.study is not None or self.federation.study is not None
+
+    @property
+    def agreement(self) -> str:
+        """The agreement's hash: the study's, or the federation's for a kit without one."""
+        return self.agreed.agreement if self.study else self.federation.agreement
+
+    @cached_property
+    def file(self) -> SiloFile:
+        """The silo's own settings, with the data that the study asks for."""
+        return SiloFile.load(self.folder / "silo.toml").viewed(self.agreed.study.view if self.studying else "")
+
+    @property
+    def state(self) -> Path:
+        """The study's folder of data that never leaves the silo."""
+        return KnownStudies(self.folder).home(self.study, self.trial) if self.study else self.folder / "state"
+
+    @cached_property
+    def method(self) -> Method:
+        """The agreed method."""
+        return self.agreed.config.method.method()
+
+    @property
+    def terms(self) -> ConsentTerms:
+        """The terms under which the study was accepted; empty if a person accepted it or started the kit."""
+        return (self.study.terms if self.study else None) or ConsentTerms()
+
+    @property
+    def _most(self) -> Most:
+        """Limit for the total of all studies on the study's data.
+
+        If it bounds epsilon without a delta, delta is limited to 1 / n for n training samples: at a delta of 1 / n a
+        study may reveal one record entirely.
+        """
+        said = [(of.accept_epsilon_total, of.accept_delta_total) for of in (self.file, self.terms)]
+        epsilon, delta = (min((m for m in each if m is not None), default=None) for each in zip(*said, strict=True))
+        if epsilon is not None and delta is None and not self.agreed.survey:  # a survey has no delta
+            delta = 1 / max(1, len(self.own.partition.clients[0].train))
+        return Most(epsilon, delta)
+
+    @cached_property
+    def signer(self) -> Signer:
+        """Signs with this silo's key."""
+        return Signer(None if self.federation.insecure else self.folder / "keys" / "silo.key")
+
+    @cached_property
+    def own(self) -> Scenario:
+        """The silo's data, read and checked, as a scenario of one client."""
+        return own_scenario(self.file, self.agreed)
+
+    def require_affordable(self, run: str) -> None:
+        """Raise PrivacyError if a whole run would exceed this silo's privacy limit, for the run or in total.
+
+        ``run``: its id; "" for any, before there is one.
+        """
+        most, before = self.file.accept_epsilon, PrivacyBudget(self.folder).unknown.epsilon
+        if most is not None and (worst := self._alone.epsilon) + before > most:
+            cost = f"epsilon {worst:.4g}" if isfinite(worst) else "privacy without bound, since noise does not cover it"
+            spent = f", after {before:.3g} that a restored backup did not know" if before else ""
+            raise PrivacyError(
+                f"the run would cost {cost}{spent}; accept_epsilon in silo.toml is {most:g}: do not take part, or "
+                "raise it"
+            )
+        PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
+
+    def claim(self, run: str) -> Claim:
+        """The run's claim on this silo's privacy budget; "" for any run."""
+        agreement, survey = self.agreement, self.agreed.survey
+
+        def trained() -> Cost:
+            return worst_cost(self.own, PrivacyBudget(self.folder).runs(agreement, but=run).values())
+
+        return Claim(self.agreed.study.name, agreement, run, (lambda: self._alone) if survey else trained)
+
+    @property
+    def _alone(self) -> Cost:
+        """Worst-case cost of one run alone; unbounded without noise."""
+        survey = self.agreed.survey
+        if survey is None:
+            return worst_cost(self.own)
+        return Cost(survey.noise.epsilon if survey.noise else inf)
+
+    def reserve(self, run: str) -> None:
+        """Reserve a run's worst-case cost, once. Raises PrivacyError as ``require_affordable``."""
+        PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._most)
+
+    def reserve_in_all(self, token: str, epsilon: float) -> None:
+        """Reserve, for a restore, what the study's ledger may hold beyond its runs' reservations, by its token.
+
+        Raises PrivacyError as ``require_affordable``.
+        """
+        more = Cost(epsilon - self.reserved)
+        if more.epsilon > 0:
+            made = Claim(self.agreed.study.name, self.agreement, token, lambda: more)
+            PrivacyBudget(self.folder).reserve(made, self.file.data, self._most)
+
+    @property
+    def reserved(self) -> float:
+        """Epsilon reserved for all runs of the study, the most that a server gets."""
+        return sum(PrivacyBudget(self.folder).runs(self.agreement).values())
+
+
+def audited(silo: Silo, event: str, **fields: Any) -> None:
+    """Write a line to the silo's own audit log, or count it if there are too many of its kind."""
+    about = {"study": silo.study.study.name} if silo.study else {}
+    write_limited(silo.folder / "state", event, **about, **fields)

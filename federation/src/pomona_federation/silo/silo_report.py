@@ -1,0 +1,202 @@
+"""A silo's own report, ``pomona silo report``: its scores, those of local training, and its peers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pomona.config import Config
+from pomona.core.bounds import Count, Measured, Number
+from pomona.core.errors import DataError, StorageError
+from pomona.core.registry import importable
+from pomona.core.settings import Settings
+from pomona.core.table import markdown, of_records
+from pomona.federation.callbacks import Callback
+from pomona.methods.separate import Separate
+from pomona.metrics.metric import LOSS, Metric, metric_named
+from pomona.record.presentation import Presentation
+from pomona.simulation import simulate
+from pomona.storage.atomic_io import publish, writing
+from pomona_federation.agreement import StudyAgreement
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.silo import history
+from pomona_federation.silo.history import HistoryEntry
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.silo_scenario import own_scenario
+
+ALONE = "alone.json"
+NO_GAIN = "no gain is stated: the two figures are of one silo's test rows, and the difference has no interval here"
+
+
+class Judged(Settings):
+    """The last evaluation of a model."""
+
+    round: Number
+    samples: Count
+    loss: Measured | None
+    accuracy: Measured | None
+    value: Measured | None
+
+
+class Alone(Settings):
+    """Scores of local training; ``key`` names the run, the metric and the rounds."""
+
+    key: str
+    alone: Judged
+
+
+@dataclass(frozen=True)
+class Report:
+    """A silo's figures.
+
+    Attributes:
+        own: the last evaluation of the method's headline model, on the silo's own test data.
+        metric: the headline metric.
+        alone: the same for a model trained for as many rounds on the silo's own data only. It stays here, so it is
+            trained without privacy noise even if the federation adds some.
+        peers: one table a quantity: (its meaning, rows of peer and number, largest first).
+        numbers: other quantities of the last visit: (meaning, values).
+    """
+
+    silo: str
+    federation: str
+    method: str
+    metric: str
+    own: dict[str, Any]
+    alone: dict[str, Any]
+    peers: list[tuple[str, list[dict[str, Any]]]]
+    numbers: list[tuple[str, list[float]]]
+
+    @property
+    def judged(self) -> Metric:
+        """The headline metric."""
+        return metric_named(self.metric)
+
+    def markdown(self) -> str:
+        """The report as a page."""
+        own, alone, judged = self.own, self.alone, self.judged
+        lines = [
+            f"# {self.silo} in federation {self.federation}",
+            "",
+            "Computed in this silo from its own records. Nothing of it was sent.",
+            "",
+            f"- model: {own['model']}, {own['when']}, by {self.method}, round {own['round']}",
+            f"- own test data: {own['samples']} samples",
+            f"- {judged.title} {_said(judged.text, own['value'])}, loss {_said(LOSS.number, own['loss'])}",
+            f"- training alone, {alone['round']} rounds: {judged.title} {_said(judged.text, alone['value'])}, "
+            f"loss {_said(LOSS.number, alone['loss'])}",
+            f"- {NO_GAIN}",
+        ]
+        for meaning, rows in self.peers:
+            lines += ["", markdown(of_records(rows, meaning)).rstrip()]
+        for meaning, values in self.numbers:
+            lines += ["", f"## {meaning}", "", ", ".join(f"{v:.4g}" for v in values)]
+        return "\n".join(lines) + "\n"
+
+
+def report(
+    folder: Path, watch: Callable[[Config], Callback | None] = lambda _: None, study: str = ""
+) -> tuple[Report, Path]:
+    """Make the report of a silo's kit, and write it to ``report.md`` in the study's folder of ``state``.
+
+    Args:
+        folder: the kit.
+        watch: makes a progress line for local training, if that has not been computed yet.
+        study: name or first digits of the hash of one that was offered; "" for the one that the kit came with.
+
+    Returns:
+        The report, and its file.
+
+    Raises:
+        ConfigError: there is no such study.
+        DataError: the silo's own model has not been evaluated yet.
+        StorageError: the folder cannot be written.
+    """
+    importable(folder)
+    silo = Silo.in_study(folder, study)
+    one, agreed, state = silo.file, silo.agreed, silo.state
+    seen, _ = history.read(state)
+    method = agreed.config.method.method()
+    own = judged(history.counted(seen), method.card.headline)
+    own["round"] = min(own["round"], agreed.config.rounds)  # the closing visit comes after the last round
+    alone = _alone(state, one, agreed, own["round"], watch)
+    names = peers(agreed, seen[-1].names)
+    tables, numbers = helpers(_last_info(seen), names, one.name, method.card.presentation)
+    about = (one.name, agreed.federation.name, agreed.config.method.name, str(agreed.config.metric))
+    made = Report(*about, own, alone, tables, numbers)
+    page = state / "report.md"
+    with writing(page):
+        publish(state, [made.markdown().encode()], lambda _: page.name, ".report")
+    return made, page
+
+
+def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:
+    """The last evaluation on the silo's own test data of the method's headline model, else of any."""
+    scores = [
+        {"round": visit.round, **asdict(score)} for visit in seen for score in visit.scores if score.split == "test"
+    ]
+    found = [s for s in scores if (s["model"], s["when"]) == headline] or scores
+    found = [s for s in found if s["samples"]]
+    if not found:
+        raise DataError(
+            "no model has been evaluated on own test data yet; wait for the first round, and keep test rows"
+        )
+    return found[-1]
+
+
+def peers(agreed: StudyAgreement, told: Mapping[str, str]) -> list[str]:
+    """The name of each place: founders from the kit, newcomers from the last task; a free place by its number."""
+    known = dict(enumerate(silo.name for silo in agreed.federation.silo))
+    return [known.get(k) or told.get(str(k)) or f"place {k}" for k in range(agreed.federation.places)]
+
+
+def helpers(
+    info: Mapping[str, Any], names: Sequence[str], own: str, shown: Presentation
+) -> tuple[list[tuple[str, list[dict[str, Any]]]], list[tuple[str, list[float]]]]:
+    """The tables and numbers of a visit's info; a value for each place describes the silo there."""
+    tables: list[tuple[str, list[dict[str, Any]]]] = []
+    others: list[tuple[str, list[float]]] = []
+    for name, value in info.items():
+        values = [float(v) for v in (value if isinstance(value, list) else [value])]
+        words = shown.quantity(name, len(values), len(names))
+        if words.kind == "matrix" and len(values) == len(names):
+            rows = [
+                {"silo": f"{peer} (this silo)" if peer == own else peer, "value": v}
+                for peer, v in zip(names, values, strict=True)
+                if v or not peer.startswith("place ")
+            ]
+            tables.append((words.title, sorted(rows, key=lambda row: -row["value"])))
+        else:
+            others.append((words.title, values))
+    return tables, others
+
+
+def _last_info(seen: Sequence[HistoryEntry]) -> Mapping[str, Any]:
+    return next((visit.info for visit in reversed(seen) if visit.info), {})
+
+
+def _alone(
+    state: Path, one: SiloFile, agreed: StudyAgreement, rounds: int, watch: Callable[[Config], Callback | None]
+) -> dict[str, Any]:
+    """Scores of local training for as many rounds, computed once."""
+    key = f"{agreed.agreement}-{agreed.config.metric}-{rounds}"
+    path = state / "node" / ALONE
+    with suppress(StorageError):  # recomputed
+        known = read_json(Alone, path)
+        if known and known.key == key:
+            return known.alone.model_dump()
+    lone = own_scenario(one, agreed, Separate())
+    lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
+    result = simulate(lone, None, watch(lone.config))
+    last = result.curve("personal", "trained")[-1]
+    first = (each[0] for each in (last.samples, last.loss, last.accuracy, last.value))
+    alone = Judged(**dict(zip(Judged.model_fields, (last.round, *first), strict=True)))
+    with writing(path):
+        write_json(path, Alone(key=key, alone=alone))
+    return alone.model_dump()
+
+
+def _said(read: Callable[[float], str], value: float | None) -> str:
+    return "not defined" if value is None else read(value)

@@ -1,0 +1,146 @@
+"""A silo's scenario: its own data, checked against the agreement, and its place among all members."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf, sqrt
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError, worded
+from pomona.core.round import Roster
+from pomona.core.toml import named
+from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.round_plan import round_of
+from pomona.methods.base import Downlink, MethodSettings, Server
+from pomona.objective.private import PrivateObjective
+from pomona.partition import divide
+from pomona.partition.partition import ClientRows
+from pomona.privacy.noise_key import require_sole
+from pomona.privacy.settings import acknowledged
+from pomona.scenario import Scenario
+from pomona_federation.agreement import StudyAgreement
+from pomona_federation.messages.message_bodies import EntryForm, Task
+from pomona_federation.messages.tensor_bytes import Encoding, form_of
+from pomona_federation.silo.kept_data import own_data
+from pomona_federation.silo.privacy_budget import Cost
+from pomona_federation.silo.settings import SiloFile
+
+
+def require_device(name: str) -> str:
+    """Test a device of ``silo.toml``, make this process use that GPU, and return the device's kind, cpu or cuda.
+
+    Raises ConfigError if PyTorch cannot use it: no CUDA, no driver, no such GPU, or no free memory there.
+    """
+    kind = name.partition(":")[0]
+    if kind == "cuda":
+        try:
+            torch.cuda.set_device(name)
+            torch.zeros(1, device=name)
+        except Exception as fault:  # of any kind, from the driver or the build
+            raise ConfigError(
+                f"device = {name!r}, but PyTorch cannot use it ({worded(fault)}); set device = 'cpu' in silo.toml, or "
+                "see to the GPU's driver and PyTorch's build"
+            ) from fault
+    return kind
+
+
+def _config(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | None = None) -> Config:
+    """The run with this silo as its only client; with another method if one is given."""
+    own = {"data": silo.data.model_dump(mode="json", exclude_unset=True), "clients": 1, "workers": 1}
+    own["metric"] = agreed.config.metric
+    own["device"] = require_device(silo.device)
+    resolved = resolve(named(agreed.run_study.run), own)
+    return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
+
+
+def own_scenario(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | None = None) -> Scenario:
+    """Read, check and split the silo's data. Raises DataError or ConfigError before any computation."""
+    settings = _config(silo, agreed, method)
+    dataset = own_data(settings.data, agreed.task)
+    partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
+    own = Scenario(settings, dataset, partition)
+    own.check(agreed=True)
+    return own
+
+
+def at_place(own: Scenario, agreed: StudyAgreement, place: int, names: Mapping[int, str]) -> Scenario:
+    """A scenario of all places, with the data of this silo only."""
+    nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
+    rows = [nobody] * agreed.federation.places
+    rows[place] = own.partition.clients[0]
+    known = {"data": own.config.data, "device": own.config.device}
+    config: Config = agreed.config.model_copy(update=known)
+    titles = tuple(names.get(i, f"place {i}") for i in range(agreed.federation.places))
+    return Scenario(config, own.dataset, replace(own.partition, clients=tuple(rows)), titles)
+
+
+def roster_of(task: Task, config: Config) -> Roster:
+    """The roster of a task: every place's samples, and the agreed maximum share."""
+    return Roster(task.sizes, config.largest_share)
+
+
+def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
+    """Worst-case cost of a whole run on the silo's own data; unbounded if anything is released without noise.
+
+    ``before``: epsilons of earlier runs of the same study. A further run draws the same batches again, so its cost is
+    what raises their sum to the epsilon of that many releases in place of each.
+    """
+    privacy = own.config.privacy
+    if privacy is None or privacy.void:
+        return Cost(inf)
+    if any(release.exact for release in acknowledged(privacy, own.config.method.method().card.privacy.releases)):
+        return Cost(inf)
+    if not before:
+        return Cost(max(own.epsilons()), privacy.delta)
+    less = privacy.model_copy(update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(before))})
+    again = replace(own, config=own.config.model_copy(update={"privacy": less}))
+    return Cost(max(*own.epsilons(), max(again.epsilons()) - sum(before)))  # one ledger, at the first run's delta
+
+
+def private_objective(scenario: Scenario, folder: Path, place: int, own: SiloFile) -> PrivateObjective:
+    """The private objective with the key stores in a folder, within the smaller of the agreed and the accepted budget.
+
+    Raises PrivacyError if the key store belongs to another place: what was spent there would not count.
+    """
+    privacy = scenario.config.privacy
+    assert privacy
+    require_sole(folder, place)
+    budgets = [b for b in (privacy.epsilon_budget, own.accept_epsilon) if b is not None]
+    bounded = privacy.model_copy(update={"epsilon_budget": min(budgets, default=None)})
+    return replace(scenario, config=scenario.config.model_copy(update={"privacy": bounded})).private(folder)
+
+
+@dataclass(frozen=True)
+class InitialDownlink:
+    """This silo's downlink of the first round, which every member can compute; computed on first use.
+
+    Attributes:
+        task: from the server; its counts have been checked.
+        server: the server half of the agreed method.
+        scenario: makes the silo's own data at its place among all.
+    """
+
+    task: Task
+    server: Server
+    scenario: Callable[[], Scenario]
+
+    @cached_property
+    def down(self) -> Downlink:
+        """The first round's downlink."""
+        known = self.scenario()
+        server, roster = accompanied(self.server, known.initial), roster_of(self.task, known.config)
+        begun = server.start(known.initial, roster, known.config.seed)
+        return server.down(begun, (self.task.place,), roster, round_of(known.config, 1))
+
+    @property
+    def forms(self) -> dict[str, EntryForm]:
+        """The form of each entry, the same in every round."""
+        return {key: form_of(rows) for key, rows in self.down.items()}
+
+    def row(self, key: str, j: int, encoding: Encoding) -> bytes:
+        """An entry's initial row for a place."""
+        return encoding.pack(self.down[key].bank[j])

@@ -1,0 +1,205 @@
+"""A study's effects and costs at this silo, determined on the silo's own data before anything runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pomona.config import Config
+from pomona.core.round import Roster
+from pomona.data.dataset import network_shape
+from pomona.data.settings import DataSettings
+from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.checks import caution, cautions
+from pomona.federation.round_plan import round_of
+from pomona.methods.base import Initial, Rows
+from pomona.models import MODELS, outline
+from pomona.models.packages import package
+from pomona.models.parameter_space import ParameterSpace
+from pomona.scenario import Scenario
+from pomona_federation.agreement import StudyAgreement
+from pomona_federation.messages.tensor_bytes import Encoding
+from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.silo_scenario import at_place, worst_cost
+from pomona_federation.survey import silo
+from pomona_federation.survey.settings import SurveySettings
+
+NAMED = 12  # most columns named in a line
+ANY_RUN = ""
+
+
+def readable(data: DataSettings, survey: SurveySettings | None = None) -> str:
+    """Summary of raw data, as a survey would find it. Raises DataError or ConfigError if they cannot be read."""
+    found = silo.columns(survey or SurveySettings(), data)
+    names = [form.name for form in found.columns]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    shape = f", each of shape {found.shape}" if found.shape else f"; columns {', '.join(names[:NAMED])}{more}"
+    return f"{found.rows} training samples of kind {found.kind}, targets {found.targets}{shape}"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of models that a silo receives and sends per round, without headers, and the rounds."""
+
+    down: int
+    up: int
+    rounds: int
+
+    @property
+    def mb_a_round(self) -> float:
+        """Megabytes per round, both ways."""
+        return (self.down + self.up) / 1e6
+
+    @property
+    def mb_in_all(self) -> float:
+        """Megabytes in all rounds, both ways."""
+        return self.mb_a_round * self.rounds
+
+    def __str__(self) -> str:
+        each = f"{self.down / 1e6:.3g} MB down and {self.up / 1e6:.3g} MB up a round"
+        return f"{each}, {self.mb_in_all:.3g} MB in {self.rounds} rounds"
+
+
+@dataclass(frozen=True)
+class StudyText:
+    """Content of a study, independent of a silo's data.
+
+    Attributes:
+        method, model: their names; "" for a survey, which has none.
+        trains: whether that method trains a model.
+        task: SHA-256 of its section task; "" for a survey.
+        files: SHA-256 of first weights and of custom code, by their names for people.
+        acknowledge: names of the acknowledged releases without noise.
+        rounds: of all trials.
+        epochs: passes over the training data, by all models that the method trains there, in all rounds and trials.
+    """
+
+    method: str = ""
+    model: str = ""
+    trains: bool = False
+    task: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    acknowledge: tuple[str, ...] = ()
+    rounds: int = 0
+    epochs: int = 0
+
+    @classmethod
+    def of(cls, agreed: StudyAgreement) -> "StudyText":
+        """Content of an agreed study. Raises ConfigError for one that cannot be run."""
+        if agreed.survey:
+            return cls()
+        config = agreed.config
+        trials = [one.config for one in agreed.runs]
+        weights = {"first weights": sha256} if (sha256 := config.model.init_sha256) else {}
+        return cls(
+            config.method.name,
+            config.model.name,
+            agreed.evaluate is None,
+            agreed.task.sha256,
+            weights | agreed.own_code,
+            config.privacy.acknowledge if config.privacy else (),
+            sum(trial.rounds for trial in trials),
+            sum(map(_epochs, trials)),
+        )
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """A study's costs on a silo's data.
+
+    Attributes:
+        cost: of the whole study in the worst case.
+        total: of all studies on the same data with this one.
+        traffic: of a silo.
+    """
+
+    cost: Cost
+    total: Cost
+    traffic: Traffic
+
+
+def facts(silo: Silo) -> StudyFacts:
+    """Determine the facts. Raises PomonaError if the data or the network do not fit the study."""
+    total = PrivacyBudget(silo.folder).total_with(silo.claim(ANY_RUN), silo.file.data)
+    if asked := silo.agreed.survey:
+        readable(silo.file.data, asked)
+        return StudyFacts(silo.claim(ANY_RUN).worst(), total, Traffic(0, 0, 0))
+    return StudyFacts(worst_cost(silo.own), total, _in_all([traffic(silo.own, one) for one in silo.agreed.runs]))
+
+
+def remarks(silo: Silo) -> list[str]:
+    """Warnings that a simulation on the silo's data would give before it starts: on data, network, method and settings.
+
+    Raises PomonaError as ``facts``.
+    """
+    runs = [one.config for one in silo.agreed.runs]
+    return list(dict.fromkeys([*cautions(silo.own), *filter(None, map(caution, runs))]))
+
+
+def traffic(own: Scenario, agreed: StudyAgreement) -> Traffic:
+    """Traffic per round with all places taken, measured on the method itself."""
+    known = at_place(own, agreed, 0, {})
+    return _moved(known.config, agreed, known.initial, len(own.partition.clients[0].train))
+
+
+def outlined(agreed: StudyAgreement) -> Traffic:
+    """Traffic from a study's text alone, by the shapes of its tensors: allocates none of them and reads no data.
+
+    It is 0 for a survey and for networks of custom code, whose tensors are known only once they are built; for a method
+    whose downlink depends on values, it is the uplink. Raises ConfigError for a network that does not fit the task.
+    """
+    if agreed.survey:
+        return Traffic(0, 0, 0)
+    return _in_all([_outlined(one) for one in agreed.runs])
+
+
+def _outlined(agreed: StudyAgreement) -> Traffic:
+    config, task = agreed.config, agreed.task
+    if config.model.name not in MODELS and not package(config.model.name):
+        return Traffic(0, 0, config.rounds)
+    shape = network_shape(task.kind, task.input_shape)
+    module = outline(config.model, shape, task.outputs, task.vocabulary)
+    space = ParameterSpace(module, config.buffers)
+    row = torch.empty(space.size, device="meta")
+    start, rest = row[: space.trained], row[space.trained :]
+    return _moved(config, agreed, Initial(lambda _: start, space.layers, space.norms, rest, space.variances), 1)
+
+
+def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: int) -> Traffic:
+    server = accompanied(config.method.method().server, initial)
+    roster = Roster((samples,) * agreed.federation.places, config.largest_share)
+    begun = server.start(initial, roster, config.seed)
+    encoding = Encoding(agreed.run_study.wire, agreed.federation.places)
+    sent = sum(_bytes(tensor, encoding) for tensor in server.expects(begun).values())
+    if agreed.evaluate:  # models come last, when all have been sent
+        return Traffic(len(agreed.evaluate.models) * sent, sent, config.rounds)
+    try:
+        down = server.down(begun, (0,), roster, round_of(config, 1))
+    except (NotImplementedError, RuntimeError):
+        if initial.statistics.device.type != "meta":
+            raise
+        return Traffic(0, sent, config.rounds)
+    return Traffic(sum(_rows(entry) * _bytes(entry.bank[0], encoding) for entry in down.values()), sent, config.rounds)
+
+
+def _epochs(config: Config) -> int:
+    """A silo's passes over the training data in a run: one for each gradient taken."""
+    asked = config.method.method().card.privacy.gradients
+    return sum(g.per_batch * g.passes(config.local_epochs, config.rounds) for g in asked)
+
+
+def _in_all(trials: Sequence[Traffic]) -> Traffic:
+    """The rounds of all trials, each counted as heavy as the heaviest."""
+    down, up = max(t.down for t in trials), max(t.up for t in trials)
+    return Traffic(down, up, sum(t.rounds for t in trials))
+
+
+def _rows(entry: Rows) -> int:
+    """Number of rows a silo gets if its request fills all places; in the first round some may be empty."""
+    return 1 if entry.index.dim() == 1 else entry.index.shape[1]
+
+
+def _bytes(tensor: Tensor, encoding: Encoding) -> int:
+    return encoding.narrow(torch.empty_like(tensor, device="meta")).nbytes

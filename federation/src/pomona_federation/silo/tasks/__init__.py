@@ -1,1 +1,0 @@
-"""A silo's answers to tasks: policy, row provenance, rounds on disk."""

@@ -1,0 +1,282 @@
+"""A silo's worker: ``python -m pomona_federation.silo.worker FD KIT``, started by the silo's node.
+
+It imports PyTorch, Flower and Pomona once, and forks a process for every message, which answers it and ends. Node and
+worker share a pair of sockets, FD on this side; each message is a file in memory, whose descriptor is passed on. When
+the node ends, the pair closes and this process ends too.
+
+A process with threads, or with CUDA started, cannot be forked safely. So this one starts no thread, and ends itself, to
+be started again, if it finds one. Everything beyond imports that a message needs happens in the child, including CUDA.
+"""
+
+import gc
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+from pomona_federation.silo.settings import use_kit
+from pomona_federation.supervision.processes import die_with_parent
+from pomona_federation.supervision.supervisor import backoff
+
+FORGETFUL = "--keep-no-data"
+LOOK = 2.0  # seconds between looks at the kept data while no message comes
+TASKS = Path("/proc/self/task")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+APP = "pomona_federation.flower_apps"  # by name, as Flower itself loads an app
+MODULES = (
+    "flwr.supercore.inflatable.inflatable_utils",
+    APP,
+    "pomona_federation.silo.client_app",
+)
+ASKED, ANSWERED, ENDED = b"?", b"!", b"x"  # what comes with a file, or instead of one
+FIRST, LONGEST = 0.2, 60.0  # seconds before a restart, doubled by each failure
+STEADY = 60.0  # seconds of running after which failures are forgotten
+
+
+# The node's side.
+
+
+@dataclass
+class Worker:
+    """The worker process, which the kernel ends with this one.
+
+    Args:
+        command: starts it, given the descriptor of its socket.
+        env: of the process; its output goes to this one's.
+    """
+
+    command: Callable[[int], Sequence[str]]
+    env: Mapping[str, str]
+    process: subprocess.Popen[bytes] | None = None
+    _link: socket.socket | None = None
+    _began: float = 0.0
+    _failures: int = 0
+    _next: float = 0.0  # when it may be started again
+
+    @classmethod
+    def of(cls, kit: Path) -> "Worker":
+        """The worker of a silo's kit."""
+        return cls(lambda descriptor: command(descriptor, kit), {**os.environ, **ONE_THREAD})
+
+    def keep(self) -> None:
+        """Start it if it does not run, and if its last failure is long enough ago."""
+        if self.process and self.process.poll() is None:
+            return
+        if self.process:
+            self._ended()
+        if time.monotonic() >= self._next:
+            self._start()
+
+    def ask(self, parts: Sequence[bytes], node: int) -> list[bytes] | None:
+        """The answer to a message; None if a process has ended without one."""
+        self.keep()
+        if not self.process:
+            time.sleep(max(0.0, self._next - time.monotonic()))
+            self.keep()
+        assert self.process, "it has been started"
+        assert self._link, "with its socket"
+        try:
+            send(self._link, ASKED, [*parts, str(node).encode()])
+            return receive(self._link)
+        except (OSError, EOFError):  # it has ended, or is just about to
+            self.process.kill()
+            self._ended()
+            return None
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._link, self._began = ours, time.monotonic()
+            passed = theirs.fileno()
+            self.process = subprocess.Popen(self.command(passed), env=dict(self.env), pass_fds=[passed])
+
+    def _ended(self) -> None:
+        assert self.process
+        code, self.process = self.process.wait(), None
+        if self._link:
+            self._link.close()
+        self._failures = 1 if time.monotonic() - self._began > STEADY else self._failures + 1
+        delay = backoff(self._failures, FIRST, LONGEST)
+        self._next = time.monotonic() + delay
+        print(f"the worker ended ({code}); it starts again in {delay:g} s", file=sys.stderr, flush=True)  # noqa: T201 - the log
+
+
+def send(link: socket.socket, kind: bytes, parts: Sequence[bytes]) -> None:
+    """Pass parts on, in a file in memory. Raises OSError if the other side has ended."""
+    file = os.memfd_create("message")
+    try:
+        write(file, parts)
+        socket.send_fds(link, [kind], [file])
+    finally:
+        os.close(file)
+
+
+def receive(link: socket.socket) -> list[bytes] | None:
+    """The parts that the other side has passed on; None for none. Raises EOFError if it has ended."""
+    kind, files, _, _ = socket.recv_fds(link, 1, 1)
+    if not kind:
+        raise EOFError
+    try:
+        return read(files[0]) if files else None
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def write(file: int, parts: Sequence[bytes]) -> None:
+    """Write parts into an empty file, each after its length."""
+    with os.fdopen(os.dup(file), "wb") as stream:
+        for part in parts:
+            stream.write(len(part).to_bytes(8, "little"))
+            stream.write(part)
+
+
+def read(file: int) -> list[bytes]:
+    """The parts in a file in memory. Raises EOFError if it ends within one."""
+    parts, at = [], 0
+    while size := os.pread(file, 8, at):
+        length = int.from_bytes(size, "little")
+        part = bytearray()
+        while len(part) < length:
+            if not (more := os.pread(file, length - len(part), at + 8 + len(part))):
+                raise EOFError
+            part += more
+        parts.append(bytes(part))
+        at += 8 + length
+    return parts
+
+
+# The worker's side.
+
+
+def command(descriptor: int, kit: Path, *words: str) -> list[str]:
+    """The command line of a node's worker; it keeps the kit's data."""
+    return [sys.executable, "-m", "pomona_federation.silo.worker", str(descriptor), str(kit), *words]
+
+
+def obstacle() -> str:
+    """Why this process cannot be forked safely; empty if it can."""
+    threads = len(list(TASKS.iterdir())) if TASKS.is_dir() else threading.active_count()
+    if threads > 1:
+        return f"the worker has {threads} threads"
+    torch = sys.modules.get("torch")
+    return "the worker has started CUDA" if torch and torch.cuda.is_initialized() else ""
+
+
+@dataclass
+class Forker:
+    """Forks a process for each message.
+
+    Args:
+        link: to the node.
+        answer: called in the child with the parts of a message; returns those of the reply.
+        look: called between messages; children inherit what it loads into memory.
+    """
+
+    link: socket.socket
+    answer: Callable[[list[bytes]], list[bytes]]
+    look: Callable[[], None] = lambda: None
+    _parent: int = field(default_factory=os.getpid)
+
+    def serve(self) -> NoReturn:
+        """Answer messages. Raises SystemExit if the node has ended, or if forking is not safe."""
+        while True:
+            self.look()
+            if why := obstacle():
+                sys.exit(f"error[PROCESS]: {why}, and is started anew")
+            if select.select([self.link], [], [], LOOK)[0]:
+                self._serve()
+
+    def _serve(self) -> None:
+        """Have a child answer a message, and pass its answer on only if it has ended well."""
+        try:
+            asked = receive(self.link)
+        except (EOFError, ConnectionError):
+            sys.exit(0)
+        assert asked, "the node sends messages alone"
+        reply = os.memfd_create("reply")
+        if not (pid := os.fork()):
+            self._child(asked, reply)
+        del asked
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status):
+            print(f"process {pid} of a message was ended by signal {os.WTERMSIG(status)}", flush=True)  # noqa: T201 - the log
+        with suppress(ConnectionError):  # the node has ended: the next look at the link finds it
+            if os.waitstatus_to_exitcode(status):
+                socket.send_fds(self.link, [ENDED], [])
+            else:
+                socket.send_fds(self.link, [ANSWERED], [reply])
+        os.close(reply)
+
+    def _child(self, asked: list[bytes], reply: int) -> NoReturn:
+        code = 1
+        try:
+            die_with_parent()
+            if os.getppid() != self._parent:  # the parent ended before this child could ask to be ended with it
+                os._exit(1)
+            self.link.close()
+            write(reply, self.answer(asked))
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def preload() -> None:
+    """Import the modules that messages need, and limit PyTorch to one thread, as each message does."""
+    for name in MODULES:
+        import_module(name)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def answered(asked: list[bytes]) -> list[bytes]:
+    """The installed ClientApp's reply to a message; the last part is the node's id."""
+    from pomona_federation.flower_internals import run_client_app
+
+    return run_client_app(sys.modules[APP].client_app, asked[:-1], int(asked[-1]))
+
+
+def main() -> None:
+    """Fork for every message until the node ends."""
+    die_with_parent()
+    descriptor, kit = int(sys.argv[1]), Path(sys.argv[2])
+    os.umask(0o077)
+    preload()
+    from pomona_federation.silo import kept_data
+
+    gc.collect()
+    gc.freeze()  # keep memory shared with the children: garbage collection would write into it
+    keeper = None if FORGETFUL in sys.argv[3:] else kept_data.DataKeeper(kit)
+    kept_data.use(keeper)
+    use_kit(kit)
+
+    def look() -> None:
+        if keeper and keeper.refresh():
+            if obstacle():  # a reader has left a thread: continue without it
+                os.set_inheritable(descriptor, True)
+                os.execv(sys.executable, command(descriptor, kit, FORGETFUL))  # noqa: S606 - this very program
+            gc.collect()
+            gc.freeze()
+
+    Forker(socket.socket(fileno=descriptor), answered, look).serve()
+
+
+if __name__ == "__main__":
+    main()
