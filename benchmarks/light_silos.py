@@ -2,12 +2,13 @@
 
     python benchmarks/light_silos.py [--quick] [silos=100] [size=610]
 
-Every light silo is a thread with a SuperNode's own Flower code: it activates its node, signs its requests, sends
-heartbeats, fetches each message with its objects, and pushes an answer of the same size. Only the silo's process and
-its computation are left out. The run's ServerApp sends one row of ``size`` numbers to every silo through our bus, and
-takes the answers. "CPU s" is SuperLink's processor time from the start of the first round to the end of the last, per
-silo and round; "requests" are those of the silos, per silo and round; "MB" is SuperLink's high-water mark (VmHWM), "MB
-before" the same before the first round. "round s" is a median; all of these share the machine's cores. Linux only.
+Every light silo is a thread with Flower's own connection, as a silo's node has it: it activates its node, signs its
+requests, sends heartbeats, fetches each message with its objects, and pushes an answer of the same size. Only the
+silo's process and its computation are left out. The run's ServerApp sends one row of ``size`` numbers to every silo
+through our bus, and takes the answers. "CPU s" is SuperLink's processor time from the start of the first round to the
+end of the last, per silo and round; "requests" are those of the silos, per silo and round; "MB" is SuperLink's high-
+water mark (VmHWM), "MB before" the same before the first round. "round s" is a median; all of these share the machine's
+cores. Linux only.
 """
 
 import logging

@@ -558,7 +558,7 @@ def test_a_copy_at_the_same_time_is_refused_by_the_real_superlink(tmp_path):
         env = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}
         with (tmp_path / "copy.log").open("wb") as log:
             process = subprocess.Popen(words, stdout=log, stderr=log, env=env)
-        refusals = copy / "state" / "logs" / "supernode.log"
+        refusals = copy / "state" / "logs" / "node.log"
         try:
             limit = time.monotonic() + 120
             while not (refusals.exists() and refusals.read_text().count("attempt failed") > 2):

@@ -1,4 +1,4 @@
-"""The gate before SuperLink, the pinned app of SuperNode, and the environment of both."""
+"""The gate before SuperLink, the pinned app of a node, and the environment of both."""
 
 import asyncio
 import hashlib
@@ -225,10 +225,10 @@ def test_keys_are_brought_to_what_the_book_says():
 @pytest.mark.parametrize(
     "module",
     [
-        "server.processes.launcher",
-        "server.members.registry_admin",
+        "server.launcher",
+        "server.registry_admin",
         "provision.provision",
-        "silo.processes.supernode_supervisor",
+        "silo.node_supervisor",
         "status",
     ],
 )

@@ -19,6 +19,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from pomona_federation import flower_internals
 from pomona_federation.flower_internals import Connection
+from pomona_federation.messages.message_bus import Message as BusMessage
+from pomona_federation.messages.message_pieces import packed
 from pomona_federation.silo import node, worker
 from pomona_federation.silo.node import Node
 from pomona_federation.silo.worker import Worker
@@ -169,12 +171,12 @@ class Server:
 
     def __init__(self, app=PINNED, kind=TaskType.SERVER_APP):
         self.run = SimpleNamespace(fab_hash=app, primary_task_type=kind)
-        self.waiting, self.parts, self.replies, self.confirmed, self.pushed = [], {}, [], [], {}
+        self.waiting, self.parts, self.fetched, self.replies, self.confirmed, self.pushed = [], {}, [], [], [], {}
         self.link = Connection(5, self.receive, self.send, lambda _: self.run, None, self.pull, self.push, self.confirm)
 
-    def message(self, run=7):
+    def message(self, run=7, content=None):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 1, 1
-        content = RecordDict({"a": ConfigRecord({"b": run})})
+        content = content or RecordDict({"a": ConfigRecord({"b": run})})
         made = Message(content=content, dst_node_id=5, message_type="train")
         made.metadata.__dict__.update(_run_id=run, _message_id=made.object_id, _src_node_id=1)
         self.parts |= {name: part.deflate() for name, part in get_all_nested_objects(made).items()}
@@ -185,6 +187,7 @@ class Server:
         return self.waiting.pop(0) if self.waiting else None
 
     def pull(self, run, name):
+        self.fetched.append(name)
         return self.parts[name]
 
     def confirm(self, run, message):
@@ -216,9 +219,9 @@ def echo(message, context):
     return Message(message.content, reply_to=message)
 
 
-def served(server, app=echo):
+def served(server, app=echo, most=10 * 2**20):
     lines = []
-    one = Node(server.link, Answers(app), PINNED, lines.append)
+    one = Node(server.link, Answers(app), PINNED, most, lines.append)
     while one.once():
         pass
     return lines
@@ -243,6 +246,44 @@ def test_a_run_of_another_app_is_refused_before_anything_of_it_is_fetched(app, k
     assert (reply.error.code, reply.error.reason) == (ErrorCode.INVALID_FAB, node.REFUSAL)
     assert server.confirmed == []
     assert "expected aaaaaaaaaaaa" in lines[0]
+
+
+def cut(size):
+    """A message with models of so many bytes, as the server cuts it."""
+    return packed(BusMessage("task", "{}", enclosed={"a" * 64: bytes(size)}))
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "taken"), [(14, 15.001, True), (14, 14, False), (0, 0.001, True), (0, 0, False)]
+)
+def test_a_message_is_fetched_only_up_to_its_most_bytes(size, most, taken):
+    """In MiB: pieces of 5, 5 and 4, with a head of less than a thousandth beside them."""
+    server = Server()
+    server.message(content=cut(size * 2**20))
+    lines = served(server, most=int(most * 2**20))
+    (reply,) = server.replies
+    assert reply.has_error() != taken
+    assert bool(server.confirmed) == taken
+    if not taken:
+        assert (reply.error.code, reply.error.reason) == (ErrorCode.INVALID_FAB, flower_internals.TOO_LONG)
+        assert f"over {most * 2**20} bytes" in lines[0]
+
+
+def test_a_message_of_more_parts_than_its_bytes_are_cut_into_is_refused_unfetched():
+    """10 MiB are two pieces, and eight more parts are taken; the message and its dictionary are two of the ten."""
+    for records, taken in ((8, True), (9, False)):
+        server = Server()
+        server.message(content=RecordDict({str(k): ConfigRecord({"b": k}) for k in range(records)}))
+        lines = served(server)
+        assert server.replies[0].has_error() != taken
+        assert bool(server.fetched) == taken
+    assert "(11 parts)" in lines[0]
+
+
+@pytest.mark.parametrize(("models", "expected"), [(None, 2**40), (1.5, 1_500_000 + 2**26), (10**8, 2**40)])
+def test_the_longest_message_is_bounded_by_settings_and_memory(models, expected, monkeypatch):
+    monkeypatch.setattr(node.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**41))
+    assert node.longest(SimpleNamespace(max_download_mb=models)) == expected
 
 
 def test_what_gives_no_answer_is_answered_for():

@@ -54,7 +54,7 @@ def peer():
 
 
 def fleet(way):
-    """Read a whole answer, as Flower's SuperNode does."""
+    """Read a whole answer, as a silo's node does."""
     with client(way) as line:
         return line.post(way.url, content=b"asked").content
 

@@ -209,7 +209,7 @@ def test_a_node_refuses_an_app_that_was_changed(kits, tmp_path):
     log = tmp_path / "log"
     (kits / "north" / "app.sha256").write_text("0" * 64 + "\n")
     silo, server = run("silo", kits / "north", log), run("server", kits / "server", log)
-    said = kits / "north" / "state" / "logs" / "supernode.log"
+    said = kits / "north" / "state" / "logs" / "node.log"
     try:
         until(lambda: said.exists() and "not the one that this silo agreed to run" in said.read_text())
         time.sleep(3)

@@ -360,7 +360,7 @@ def test_connections_are_seen_while_they_are_there():
 def silo(folder, program, reach=lambda: None, online=lambda _: True):
     """The two parts of a silo's supervision, and its output lines."""
     said = []
-    made = Supervisor([sys.executable, "-c", program], processes.environment(folder), folder / "logs" / "supernode.log")
+    made = Supervisor([sys.executable, "-c", program], processes.environment(folder), folder / "logs" / "node.log")
     return made, SiloPolicy(folder, online, reach, said.append), said
 
 
@@ -443,7 +443,7 @@ Failed to initialize the connection to the SuperLink.
     ],
 )
 def test_a_refused_key_is_named_with_whom_to_ask(tmp_path, text, code, said):
-    log = tmp_path / "supernode.log"
+    log = tmp_path / "node.log"
     log.write_text(text)
     reason = silo_supervisor.exit_reason(code, log)
     assert all(word in reason for word in said)

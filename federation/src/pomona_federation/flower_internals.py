@@ -12,14 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from pomona.core import files
 from pomona.core.bounds import MOST_BYTES
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, ProtocolError
 
 INVALID, CRASHED = 7, 8  # Flower's codes: the app is not accepted; its process has ended without an answer
 RAISED = 2  # the app has raised an exception
+PIECE = 5 * 2**20  # bytes of a record of a message, as in Flower's own pieces of an array
+FEW = 8  # parts of a message beside its pieces
+TOO_LONG = "refused: the message is longer than this silo takes"
 
 # A silo's node.
 
@@ -61,16 +65,31 @@ class Connection:
     push_object: Callable[..., None]
     confirm: Callable[[int, str], None]
 
-    def pull(self, message: Any, tree: Any) -> Fetched:
-        """Fetch the parts of a received message. Raises RunEndedError."""
+    def pull(self, message: Any, tree: Any, most: int) -> Fetched:
+        """Fetch the parts of a received message.
+
+        Raises RunEndedError, and ProtocolError for more than ``most`` bytes or more parts than so many are cut into.
+        """
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
         from flwr.supercore.inflatable.inflatable_utils import pull_objects
         from flwr.supercore.run import RunNotRunningException
 
-        run = int(message.metadata.run_id)
+        run, size, counting = int(message.metadata.run_id), 0, Lock()
         ids = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
+        if len(ids) > most // PIECE + FEW:
+            raise ProtocolError(f"{TOO_LONG} ({len(ids)} parts)")
+
+        def pulled(part: str) -> bytes:
+            nonlocal size
+            data = self.pull_object(run, part)
+            with counting:
+                size += len(data)
+                if size > most:
+                    raise ProtocolError(f"{TOO_LONG} (over {most} bytes)")
+            return data
+
         try:
-            parts = pull_objects(ids, pull_object_fn=partial(self.pull_object, run))
+            parts = pull_objects(ids, pull_object_fn=pulled)
             self.confirm(run, message.metadata.message_id)
         except RunNotRunningException:
             raise RunEndedError from None

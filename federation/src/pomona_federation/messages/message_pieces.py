@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from pomona.core.bounds import Count, Hex, Label, parse
 from pomona.core.errors import ProtocolError
+from pomona_federation.flower_internals import PIECE
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.versions import Versions
 
-PIECE = 5 * 2**20  # bytes of a record, as in Flower's own pieces of an array
 PREFIX = 8  # bytes of the letter's length
 LETTER = 64 * 2**20  # largest letter in bytes
 DATA = "bytes"  # name of a record's single value

@@ -1,6 +1,6 @@
 """``pomona deploy rehearse``: the whole federation on this machine, and a simulation of the same samples.
 
-Real SuperLink and SuperNode processes with TLS and keys, started as administrators start them. The result is the
+Real processes of a server and of silos, with TLS and keys, started as administrators start them. The result is the
 difference between the personal models of the two, and the cost of a round.
 """
 

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from pomona.core.bounds import DIGEST, plain
 from pomona.core.errors import ProtocolError
 from pomona.core.files import content
@@ -44,12 +46,14 @@ class Node:
         link: the connection to SuperLink.
         worker: the process that answers.
         app: SHA-256 in hex of the pinned app.
+        most: bytes of the longest message that is fetched.
         say: called with every line for the log.
     """
 
     link: flower_internals.Connection
     worker: Worker
     app: str
+    most: int
     say: Callable[[str], None]
     _known: set[int] = field(default_factory=set)  # runs of the pinned app
 
@@ -78,11 +82,11 @@ class Node:
         run = int(message.metadata.run_id)
         try:
             self.require(run)
+            fetched = self.link.pull(message, tree, self.most)
         except ProtocolError as fault:
             self.say(str(fault))
-            self.link.refuse(message, flower_internals.INVALID, REFUSAL)
+            self.link.refuse(message, flower_internals.INVALID, str(fault).partition(" (")[0])
             return
-        fetched = self.link.pull(message, tree)
         self.say(f"run {run}: a message of {sum(map(len, fetched.parts.values()))} bytes")
         began = time.monotonic()
         reply = self.worker.ask(flower_internals.unpacked_parts(fetched), self.link.node)
@@ -102,6 +106,15 @@ class Node:
         self._known.add(run)
 
 
+def longest(silo: SiloFile) -> int:
+    """Bytes of the longest message that a silo takes: models of ``max_download_mb``, and what half its memory holds."""
+    from pomona_federation.messages.message_pieces import LETTER
+
+    memory: int = psutil.virtual_memory().total // 2  # the worker gets a copy
+    models = silo.max_download_mb
+    return memory if models is None else min(memory, int(models * 1e6) + LETTER)
+
+
 def main() -> None:
     """Answer the server's messages until a signal, or until the connection is given up."""
     if len(sys.argv) != 3 or not DIGEST.fullmatch(sys.argv[2]):
@@ -114,14 +127,15 @@ def main() -> None:
     from pomona_federation.silo.http_client import client
 
     federation = Federation.read(folder / "federation.toml")
-    route = ServerRoute.of(folder, SiloFile.load(folder / "silo.toml"), federation)
+    silo = SiloFile.load(folder / "silo.toml")
+    route = ServerRoute.of(folder, silo, federation)
     worker = Worker.of(folder)
     worker.keep()
     key = None if federation.insecure else content(folder / "keys" / "silo.key")
     ca = None if federation.insecure else str(folder / "certs" / "ca.crt")
     try:
         with flower_internals.connection(federation.server, ca, key, partial(client, route)) as link:
-            Node(link, worker, app, say).serve()
+            Node(link, worker, app, longest(silo), say).serve()
     except KeyboardInterrupt:  # Flower's answer to a refused sign of life
         sys.exit(REFUSED)
     sys.exit("the connection is given up, and the node is started again")

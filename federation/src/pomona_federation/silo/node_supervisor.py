@@ -1,4 +1,4 @@
-"""A silo's supervision policy: one SuperNode, kept connected for weeks without attention."""
+"""A silo's supervision policy: one node, kept connected for weeks without attention."""
 
 import os
 import time
@@ -40,7 +40,7 @@ TAIL = 20_000  # bytes of a log's end that contain a node's last output, traceba
 
 @dataclass
 class SiloPolicy:
-    """Keeps one SuperNode running, until a signal.
+    """Keeps one node running, until a signal.
 
     Args:
         state: the silo's folder for what changes.
@@ -151,10 +151,10 @@ class ConnectionState:
 def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     """Return whether a running node has given up: no connection in ``patience`` seconds with the server in reach.
 
-    After an error whose text mentions TLS (a load balancer that drops a connection is enough) Flower's SuperNode stops
-    its work for good, but its process keeps running. Its log is silent then, as it is while a model trains for hours,
-    and only the server's control interface, which is closed to silos, knows its status. But a working node opens a
-    connection for every heartbeat, every 30 s, and keeps it for 5 s, whatever its app does: one observation a second
+    Flower's client may stop its work for good, as after an error whose text mentions TLS (a load balancer that drops a
+    connection is enough), while the process keeps running. Its log is silent then, as it is while a model trains for
+    hours, and only the server's control interface, which is closed to silos, knows its status. But a working node opens
+    a connection for every heartbeat, every 30 s, and keeps it for 5 s, whatever its app does: one observation a second
     misses none of them, and five heartbeats in a row cannot be missed. While the server cannot be reached the node is
     right to wait, so that time does not count; nor does the time before the first observation.
 
@@ -202,7 +202,7 @@ def exit_reason(code: int | None, log: Path) -> str:
 
 
 def run_node(folder: Path, say: Callable[[str], None]) -> None:
-    """Keep a silo kit's SuperNode running until a signal.
+    """Keep a silo kit's node running until a signal.
 
     Raises:
         PomonaError: nothing has been started, or this silo was revoked.
@@ -235,7 +235,7 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
             tell(f"{silo.name} attends {federation.name} at {federation.server}")
             for line in holding:
                 tell(f"warning: {line.text}" if line.foreign else line.text)
-            command, log = node.command(folder, app), state / "logs" / "supernode.log"
+            command, log = node.command(folder, app), state / "logs" / "node.log"
             policy = SiloPolicy(
                 state,
                 lambda pid: connected(pid, way.port),

@@ -1,6 +1,6 @@
 """A silo's requests to the server about studies: it sends its decisions, and adds new studies.
 
-The process that supervises the SuperNode asks. For new studies it starts ``python -m
+The process that supervises the node asks. For new studies it starts ``python -m
 pomona_federation.silo.study_proposals KIT``: interpreting a study needs PyTorch, which a supervisor should not
 hold for weeks.
 """
