@@ -36,6 +36,7 @@ import numpy as np
 from small_runs import METHODS, Run, runs
 
 ROOT = Path(__file__).resolve().parents[1]
+TREES = ("src", "federation/src")
 LANES = 2
 LIMIT = 900  # seconds for one command
 FAILED = "failed"
@@ -136,8 +137,9 @@ def digest(found: Outcome) -> str:
 
 
 def pomona(source: Path, command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a command with the tree whose packages are in ``source``."""
-    env = {**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    """Run a command with the packages of a tree."""
+    path = os.pathsep.join(str(source / tree) for tree in TREES)
+    env = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "pomona", *shlex.split(command)]
     return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)
 
@@ -160,15 +162,16 @@ def execute(run: Run, source: Path, folder: Path) -> Outcome:
 
 
 def snapshot(revision: str | None, folder: Path) -> Path:
-    """The packages of a git revision, or of the working tree; ``src`` in the folder."""
+    """Write both packages of a git revision, or of the working tree, into a folder, as they lie in it."""
     if revision is None:
-        shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        for tree in TREES:
+            shutil.copytree(ROOT / tree, folder / tree, ignore=shutil.ignore_patterns("__pycache__"))
     else:
-        words = ["git", "-C", str(ROOT), "archive", "--format=tar", revision, "src"]
+        words = ["git", "-C", str(ROOT), "archive", "--format=tar", revision, *TREES]
         packed = subprocess.run(words, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             archive.extractall(folder, filter="data")
-    return folder / "src"
+    return folder
 
 
 def judge(run: Run, sources: Mapping[str, Path], told: Mapping[str, str] | None, out: Path) -> tuple[int, str, str]:
