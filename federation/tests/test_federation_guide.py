@@ -259,8 +259,8 @@ def wheels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheels")
     (first, *_) = install_blocks(folder, "W")
     build, copy = first.text.strip().splitlines()
-    alone(build.replace("wheels .", f"{folder / 'wheels'} {ROOT}") + " --no-build-isolation", folder)
-    alone(copy.replace("src/", f"{ROOT}/src/"), folder)
+    alone(build.replace(" wheels ", f" {folder}/wheels ") + " --no-build-isolation", ROOT)
+    alone(copy.replace(" wheels/", f" {folder}/wheels/"), ROOT)
     return folder / "wheels"
 
 
