@@ -32,7 +32,7 @@ def test_every_key_that_a_run_knows_is_in_the_reference_with_its_meaning():
 def test_defaults_and_limits_are_those_of_the_settings_records():
     (rounds,) = (s for s in find("rounds", every()) if not s.owner)
     assert rounds.default == str(Config.model_fields["rounds"].default)
-    assert rounds.kind.startswith("whole number, at least 1")
+    assert rounds.kind.startswith("whole number, from 1")
     (lr,) = find("lr", every())
     assert (lr.default, lr.kind) == ("auto", "number or auto")
     for told, rates in zip(lr.meaning.split("; with adam"), (RATES, ADAPTIVE_RATES), strict=True):

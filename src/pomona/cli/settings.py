@@ -179,6 +179,7 @@ def of_part(part: Part) -> Iterator[Setting]:
         )
 
 
+BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "up to", "exclusiveMaximum": "below"}
 PLAIN = {"boolean": "true, false", "integer": "whole number", "number": "number"}
 
 
@@ -217,14 +218,10 @@ def _first(what: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _range(what: Mapping[str, Any]) -> str:
-    words = (
-        ("minimum", "at least"),
-        ("exclusiveMinimum", "above"),
-        ("maximum", "at most"),
-        ("exclusiveMaximum", "below"),
-    )
-    bounds = [f"{word} {what[key]:g}" for key, word in words if abs(what.get(key, BEYOND)) < BEYOND]
-    return f", {', '.join(bounds)}" if bounds else ""
+    bounds = {key: f"{what[key]:g}" for key in BOUNDS if abs(what.get(key, BEYOND)) < BEYOND}
+    if bounds.keys() == {"minimum", "maximum"}:
+        return f", {bounds['minimum']} to {bounds['maximum']}"
+    return "".join(f", {BOUNDS[key]} {value}" for key, value in bounds.items())
 
 
 def _shown(default: Any) -> str:
