@@ -39,8 +39,8 @@ COMMAND
 | $\\odot$ | product element by element |
 
 A model is `received` as the server sent it, and `trained` after local training; the *headline model* is the one that
-the paper reports. Momentum starts at zero in every round. Unless a page says something else, nothing but the data
-stays private, and a round can do with any cohort. Models down and up are per client and round. A page's measured
+the paper reports. Momentum starts at zero in every round. Unless a page says otherwise, only the data is private, a
+client keeps nothing between rounds, and any cohort makes a round. Models down and up are per client and round. A page's measured
 numbers are the mean accuracy of the clients' headline models after 20 rounds on digits, over three seeds, and in
 brackets the share of clients that do worse than alone.
 
@@ -168,7 +168,8 @@ def _about(card: Card, alone: bool) -> Iterator[str]:
     yield f"- **headline model**: {', '.join(card.headline)}"
     if card.needs.cohort != "any cohort":
         yield f"- **needs**: {card.needs.cohort}"
-    yield f"- **a client keeps**: {typeset(card.exchange.keeps)}"
+    if card.exchange.keeps != "nothing":
+        yield f"- **a client keeps**: {typeset(card.exchange.keeps)}"
     yield f"- **clients come and go**: {typeset(card.joining)}"
 
 

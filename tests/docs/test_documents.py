@@ -25,7 +25,7 @@ FIRST = ROOT / "docs/guides/first-steps.md"
 DOCUMENTS = sorted(
     [
         *ROOT.glob("*.md"),
-        ROOT / "reproduction/README.md",
+        *(ROOT / "reproduction").rglob("README.md"),
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "federation").glob("*.md"),
         *(ROOT / "docs/guides").glob("*.md"),

@@ -214,7 +214,7 @@ def adaptive_card(card: base.Card, settings: ALA, personal: bool = True) -> base
         presentation=base.Presentation(f"{shown.title}+ALA", quantities=(*shown.quantities, *QUANTITIES)),
         privacy=replace(card.privacy, gradients=(*card.privacy.gradients, stage, *later)),
         paper=f"{card.paper}; ALA: Zhang et al., AAAI 2023, eqs. 4, 5",
-        summary=f"{card.summary}; each client starts from its own mixture of the received model and its last one",
+        summary=f"{card.summary}; clients start from mixtures of the received model and their last one",
         exchange=replace(
             card.exchange,
             private=WEIGHTS if card.exchange.private.startswith("nothing") else f"{card.exchange.private}; {WEIGHTS}",

@@ -23,10 +23,10 @@ stationary point of eq. 1 with lambda / 2 for lambda, because the gradient of A(
 is not in eq. 5. "exact" has xi_ij = 2 alpha_k A', whose fixed point is a stationary point of eq. 1 itself.
 
 Convexity: u_i is a convex combination while sum_{j != i} xi_ij <= 1, which alpha_k (N - 1) A'(0) <= 1 ensures. So the
-default alpha is 1, or 1 / (N A'(0)) where that is less (half of it with ``gradient = "exact"``): then the own model
-weighs at least 1 / N for any number of members N. With a user-defined alpha the sum can be larger: then xi_ii is 0, and
-the other weights are divided by their sum, which has another fixed point. ``coupling`` in info is the sum before that,
-values above 1 show where it happened; a run reports if this holds for more than half of its clients at the end.
+default alpha is 1, or 1 / (N A'(0)) if that is less (half of it with ``gradient = "exact"``): the own model then weighs
+at least 1 / N. If your own alpha makes the sum larger, xi_ii is 0, and the other weights are divided by their sum,
+which has another fixed point. ``coupling`` in info is the sum before that; a run reports if it exceeds 1 for more than
+half of its clients at the end.
 
 Differs from the paper: it does not print its hyper-parameters, nor where the local solve starts (``start``); with few
 steps and a small lambda / alpha, starting from the own model leaves hardly any coupling. All clients join each round
