@@ -40,9 +40,9 @@ COMMAND
 
 A model is `received` as the server sent it, and `trained` after local training; the *headline model* is the one that
 the paper reports. Momentum starts at zero in every round. Unless a page says otherwise, only the data is private, a
-client keeps nothing between rounds, and any cohort makes a round. Models down and up are per client and round. A page's measured
-numbers are the mean accuracy of the clients' headline models after 20 rounds on digits, over three seeds, and in
-brackets the share of clients that do worse than alone.
+client keeps nothing between rounds, and any cohort makes a round. Models down and up are per client and round.
+Measured numbers are the mean accuracy of the clients' headline models after 20 rounds on digits, over three seeds,
+and in brackets the share of clients that do worse than alone.
 
 | method | what it does | down | up | headline model |
 | --- | --- | --- | --- | --- |

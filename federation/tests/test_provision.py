@@ -318,7 +318,7 @@ def test_what_cannot_be_renewed_is_said(copy, tmp_path, capsys):
     with pytest.raises(ConfigError, match=r"as long as its authority.*new federation"):
         renew(copy)
     shutil.rmtree(copy / "authority")
-    with pytest.raises(ConfigError, match=r"go where the authority's key lies"):
+    with pytest.raises(ConfigError, match=r"go where the authority's key is"):
         renew(copy)
     path = written(tmp_path, {"name": "north"}, server="127.0.0.1:9000", insecure=True)
     provision(path, tmp_path / "open")

@@ -73,7 +73,7 @@ def test_the_superlink_is_killed(local, monkeypatch):
 
 
 def test_the_servers_machine_loses_power(local, monkeypatch):
-    """Everything of the server is killed at once; `pomona server resume` goes on."""
+    """Everything of the server is killed at once; `pomona server resume` continues."""
     local.wait(after(1))
     process = local.process("server")
     kill(process_tree(process.pid))

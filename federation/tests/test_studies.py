@@ -211,7 +211,7 @@ def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation
     assert queue.next().name == "two"
     queue.resume("one")
     assert queue.next().name == "one"
-    with pytest.raises(ConfigError, match="only one that failed"):
+    with pytest.raises(ConfigError, match="only a study that failed"):
         queue.resume("one")
     with pytest.raises(ConfigError, match="already"):
         queue.submit(study_file(federation, "one"))
@@ -352,7 +352,7 @@ def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federati
     assert queue.state(queue.named("second")) == "proposed"
     assert queue.begin("second") == ("silo-2",)
     assert queue.state(queue.named("second")) == "ready"
-    with pytest.raises(ConfigError, match="is ready; only one that waits"):
+    with pytest.raises(ConfigError, match="is ready; only a study that waits"):
         queue.begin("second")
 
 

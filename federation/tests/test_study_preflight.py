@@ -20,7 +20,7 @@ from test_studies import decided, heard, own_models, study_file
 
 
 def standing(federation):
-    """The same federation without a study of its own."""
+    """The same federation without its own study."""
     for toml in (federation.toml, *federation.kits.glob("*/federation.toml")):
         tree = tomllib.loads(toml.read_text())
         toml.write_text(tomli_w.dumps({k: v for k, v in tree.items() if k not in OF_STUDY}))
@@ -147,13 +147,13 @@ def test_a_kit_without_a_study_passes_its_check(world, capsys):
     edited(kit / "silo.toml", views={"later": tomllib.loads((kit / "silo.toml").read_text())["data"]})
     lines, leaves = checked(kit)
     assert {line.result for line in lines.values()} == {"ok"}
-    assert "without a study of its own" in lines["agreement"].text
+    assert "without its own study" in lines["agreement"].text
     assert "samples of kind table" in lines["data"].text or "samples of kind image" in lines["data"].text
     assert lines["view later"].text == lines["data"].text
     assert leaves == {}
     (kit / "data/train.npz").unlink()
     assert checked(kit)[0]["data"].code == 3
     assert command("silo", "report", "--folder", kit) == 2
-    assert "came with no study of its own" in capsys.readouterr().err
+    assert "came without a study" in capsys.readouterr().err
     assert command("silo", "status", "--folder", kit) == 0
-    assert "came with no study of its own" in capsys.readouterr().out
+    assert "came without a study" in capsys.readouterr().out

@@ -203,7 +203,7 @@ def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path
     status = finish(made, policy, link)
     assert folder.is_dir()
     assert (status.state, status.code, len(link.submitted)) == ("failed", 1, 3 + server_supervisor.STUBBORN)
-    assert "which a restart does not mend" in status.reason
+    assert "and a restart does not help" in status.reason
     assert "\n" not in status.reason
     assert read_status(tmp_path / "run") == status
     assert sum("starts again" in line for line in said) == 2 + server_supervisor.STUBBORN

@@ -51,7 +51,7 @@ def rows(folder, number, count=90):
 
 
 class Standing:
-    """A federation without a study of its own, with a table at each silo."""
+    """A federation without its own study, with a table at each silo."""
 
     def __init__(self, folder):
         self.folder, self.kits = folder, folder / "kits"

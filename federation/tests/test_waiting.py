@@ -180,10 +180,10 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
     assert clock.now == 601  # the first look after 600 s
     (then,) = seen
     assert (then.stage, then.answered, then.until - then.since) == ("gathering silos", ("north",), 600)
-    assert (then.missing, then.asked) == ({"south": "has not said who it is"}, ("north", "south"))
+    assert (then.missing, then.asked) == ({"south": "has not identified itself"}, ("north", "south"))
     lines = [r.message for r in caplog.records]
     assert len(lines) == 11  # at once, and each minute until 600 s
-    assert all("south (has not said who it is)" in line for line in lines)
+    assert all("south (has not identified itself)" in line for line in lines)
 
 
 def test_how_the_tasks_of_a_round_stand():

@@ -59,7 +59,7 @@ SECTIONS = ("method", "partition")  # those whose keys follow from their name
 def _method(value: Any) -> Any:
     """Return the settings of a method by name. Raises ConfigError for a user's own that cannot be imported."""
     if isinstance(value, MethodSettings) and methods.resolve(value.name) is not type(value):
-        raise ValueError(f"{type(value).__qualname__} is not what its name stands for; leave out name")
+        raise ValueError(f"{type(value).__qualname__} does not fit its name; leave out name")
     if not isinstance(value, Mapping):
         return value
     name = value.get("name")

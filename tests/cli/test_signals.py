@@ -57,10 +57,10 @@ def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "apple"], "`pomona run ... --resume` goes on"),
-        (["bench", "digits"], "the same command goes on"),
-        (["report", "runs"], "the same command begins anew"),
-        ([], "the same command begins anew"),
+        (["run", "apple"], "`pomona run ... --resume` continues"),
+        (["bench", "digits"], "the same command continues"),
+        (["report", "runs"], "the same command starts again"),
+        ([], "the same command starts again"),
     ],
 )
 def test_each_command_that_is_interrupted_says_how_it_goes_on(words, said, monkeypatch, capsys):

@@ -158,7 +158,7 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
         "  cannot read the image cat/2.png (it is not PNG, JPEG, BMP, GIF, TIFF, WEBP or PPM); replace or remove it",
         "  cannot read cat/5.png (it is a pipe, a socket or a device, not a file)",
         "  cannot read cat/6.png (No such file or directory)",
-        "  dog/7.tif holds several pictures, of which one would be read; save each in a file of its own",
+        "  dog/7.tif contains several pictures, of which only one would be read; save each in its own file",
         "  images of several sizes: 11 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",
         "  images of 8 bits (1.png, 4.png and 9 more) and of others (3.png: uint16) do not mix; convert one kind",
         said[8],

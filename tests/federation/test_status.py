@@ -29,8 +29,8 @@ def test_a_status_reads_back(tmp_path):
     ("fault", "state", "code", "reason"),
     [
         (None, "finished", 0, ""),
-        (KeyboardInterrupt(), "interrupted", 130, "stopped before the end; resume to go on"),
-        (SystemExit(143), "interrupted", 143, "stopped before the end; resume to go on"),
+        (KeyboardInterrupt(), "interrupted", 130, "stopped before the end; resume to continue"),
+        (SystemExit(143), "interrupted", 143, "stopped before the end; resume to continue"),
         (DivergedError("client 3,\n round 5"), "failed", 8, "client 3, round 5"),
         (ValueError("a\nb"), "failed", 1, "ValueError: a b"),
     ],

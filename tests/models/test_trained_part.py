@@ -60,7 +60,7 @@ def test_a_network_may_freeze_its_own_parameters(monkeypatch):
     ("train", "message"),
     [
         (["conv9.*"], r"model\.train: 'conv9\.\*' matches no parameter of the network; the last of its 8: .*fc2\.bias"),
-        ({"lora": {"on": ["relu1"]}}, r"model\.train\.lora\.on: relu1 is a ReLU; LoRA goes on linear layers"),
+        ({"lora": {"on": ["relu1"]}}, r"model\.train\.lora\.on: relu1 is a ReLU; LoRA applies to linear layers"),
         ({"lora": {"on": ["nowhere"]}}, r"model\.train\.lora\.on: 'nowhere' matches no layer"),
         ({"lora": {"on": ["fc2"], "rank": 6}}, r"rank = 6, but fc2 has a weight of rank 5 at most"),
     ],

@@ -64,7 +64,7 @@ def test_a_card_says_what_the_record_says(tmp_path):
         hashes = {what: cells[0].strip("`") for what, cells in table(section(text, "Hashes")).items()}
         path = tmp_path / "run" / "models" / f"client-{i:02d}.safetensors"
         assert hashes["this model's file"] == hashlib.sha256(path.read_bytes()).hexdigest()
-        assert hashes["its frozen part, in a file of its own"] == result.about["frozen"]["sha256"]
+        assert hashes["its frozen part, in a separate file"] == result.about["frozen"]["sha256"]
         assert hashes["the data"] == result.about["data"]["fingerprint"]
         assert hashes["who holds which rows"] == result.about["partition_sha256"]
 
@@ -83,7 +83,7 @@ def test_whom_it_learnt_from_in_words(tmp_path):
     pomona.run(config(method="separate", rounds=1), tmp_path / "alone")
     averaged, alone = (section(card(tmp_path / name), "Whom it learnt from") for name in ("averaged", "alone"))
     assert "Models of these took part: client 0, client 1, client 2." in averaged
-    assert alone.strip() == "Nobody: no model was sent to any client."
+    assert alone.strip() == "None: no model was sent to any client."
 
 
 def test_a_client_without_test_samples_has_no_figures(tmp_path):

@@ -49,7 +49,7 @@ def compared(tmp_path_factory):
 def test_an_overtrained_baseline_decides_nothing_and_at_the_best_rounds_there_is_no_difference(compared):
     first, noted = verdicts(compared["last"])[0], cautions(compared["last"])
     assert first.startswith("FedAvg-FT is ahead of Separate")
-    assert "But Separate has got worse since round 1, so this does not tell whether federation helps" in first
+    assert "But Separate has got worse since round 1, so this does not show whether federation helps" in first
     assert any(line.startswith("Separate has got worse since round 1 (mean absolute error on val") for line in noted)
     assert "Between FedAvg-FT and Separate, training alone, there is no difference" in verdicts(compared["best"])[0]
     assert not any("got worse" in line for line in cautions(compared["best"]))

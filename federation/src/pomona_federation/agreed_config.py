@@ -71,12 +71,12 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         raise ConfigError("run.stop.patience looks at the silos' scores on validation samples; set share_scores = true")
     if config.privacy and isinstance(study, SearchStudy):
         raise ConfigError(
-            "section run.privacy: each trial of a search would cost epsilon of its own; search without it, on data "
+            "section run.privacy: each trial of a search would cost more epsilon; search without it, on data "
             "that need no protection, or not at all"
         )
     if config.privacy and config.privacy.seed is not None and not insecure:
         raise ConfigError(
-            "run.privacy.seed: whoever knows it can remove the noise; leave it out "
+            "run.privacy.seed: anyone who knows it can remove the noise; leave it out "
             "(a test has insecure = true beside it)"
         )
     if config.keep == "best":

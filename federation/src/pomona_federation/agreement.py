@@ -100,7 +100,7 @@ class Federation(Settings):
         names = [silo.name for silo in self.silo]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"silo {twice[0]!r} is named twice; give every silo a name of its own")
+            raise ValueError(f"silo {twice[0]!r} is named twice; give every silo its own name")
         if self.places < len(names):
             raise ValueError(f"places = {self.places}, but there are {len(names)} silos; raise places")
         if self.quorum > self.places:

@@ -29,7 +29,7 @@ AUTHORITY_DAYS = 3652
 SERVER_DAYS = 825  # the longest that strict TLS clients accept
 SKEW = timedelta(hours=1)  # tolerance for silos whose clocks run behind
 SOON = timedelta(days=30)  # time before a certificate's end when warnings begin
-RENEW = "renew it where the authority's key lies: `pomona deploy renew`"
+RENEW = "renew it where the authority's key is: `pomona deploy renew`"
 LAST = "it cannot be renewed, and no silo connects after that: ask the lead for a new federation"
 
 

@@ -4,7 +4,7 @@ from cyclopts import App
 
 SERVER = {
     "start": "Run the federation until it ends.",
-    "resume": "Go on with a run that was interrupted, or that failed.",
+    "resume": "Continue a run that was interrupted or failed.",
     "status": "Show the round, who is present, absent or rejected and why, bytes and time.",
     "stop": "Stop the server in order.",
     "add": "Add a silo; it joins at the next round.",
@@ -12,9 +12,9 @@ SERVER = {
 }
 SILO = {
     "check": "Find out what is wrong before taking part, and say what would leave the silo.",
-    "start": "Take part: keep this silo connected until it is stopped.",
+    "start": "Keep this silo connected until it is stopped.",
     "status": "Show the node's state, the last visit, certificate and disk.",
-    "report": "Show what the federation did for this silo: accuracy, beside training alone, who helped.",
+    "report": "Show what the federation did for this silo: accuracy beside training alone, and who helped.",
     "stop": "Stop taking part; the silo's state stays.",
 }
 STUDY = {
@@ -58,7 +58,7 @@ def _server() -> App:
     for name, what in SERVER.items():
         server.command(f"{CLI}.server:{name}", name=name, help=what)
     _of_kits(server, "server")
-    study = App(name="study", help="Studies on a standing federation, one after another.")
+    study = App(name="study", help="Studies of a federation, one after another.")
     for name, what in STUDY.items():
         names = ("begin", "start") if name == "begin" else name
         study.command(f"{CLI}.studies:{'list_' if name == 'list' else name}", name=names, help=what)
@@ -82,7 +82,7 @@ def _silo() -> App:
 def _of_kits(side: App, name: str) -> None:
     """Add the commands that servers and silos have in common."""
     side.command(f"{CLI}.watching:logs_{name}", name="logs", help="Show the logs of all its processes, by time.")
-    side.command(f"{CLI}.kits:contents_{name}", name="contents", help="Show what lies in the kit, and what is secret.")
+    side.command(f"{CLI}.kits:contents_{name}", name="contents", help="List the kit's files, and which are secret.")
     side.command(f"{CLI}.kits:backup_{name}", name="backup", help="Write the kit's backup to a file.")
     side.command(f"{CLI}.kits:restore_{name}", name="restore", help="Make a kit of its backup.")
     side.command(f"{CLI}.watching:audit_{name}", name="audit", help="Show the audit log, or verify it.")

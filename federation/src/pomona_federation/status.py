@@ -128,7 +128,7 @@ def _other_versions(spoken: Mapping[str, versions.Versions]) -> list[str]:
 def _spoken(state: str | None, held: bool) -> str:
     """State of a run; recognises a killed run although its file says "running"."""
     if state == "running" and not held:
-        return "killed; `pomona server resume` goes on"
+        return "killed; `pomona server resume` continues"
     return state or ("starting" if held else "never started")
 
 

@@ -18,7 +18,7 @@ from pomona.core.registry import importing_from
 
 app = App(
     name="pomona",
-    help="Personalized cross-silo federated learning: a model of its own for every client.",
+    help="Personalized cross-silo federated learning: a personal model for every client.",
     suppress_keyboard_interrupt=False,
     version_flags=("--version",),
     help_flags=("--help", "-h"),
@@ -43,7 +43,7 @@ COMMANDS = "pomona.commands"
 They return the names of commands whose files and folders are readable by their owner only.
 """
 PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(group=COMMANDS)))
-GOES_ON = {"run": "`pomona run ... --resume` goes on", "bench": "the same command goes on"}  # after Ctrl-C
+GOES_ON = {"run": "`pomona run ... --resume` continues", "bench": "the same command continues"}  # after Ctrl-C
 
 
 TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that accept key=value words
@@ -126,7 +126,7 @@ def _main(given: list[str]) -> None:
     except OSError as fault:
         if fault.filename is None:
             raise
-        _end(StorageError(f"{fault.filename}: {fault.strerror}; use the account that owns it, or mend the path"))
+        _end(StorageError(f"{fault.filename}: {fault.strerror}; use the account that owns it, or correct the path"))
 
 
 def _misused(fault: CycloptsError, given: Sequence[str]) -> NoReturn:
@@ -136,9 +136,9 @@ def _misused(fault: CycloptsError, given: Sequence[str]) -> NoReturn:
 
 
 def _interrupted(command: str) -> NoReturn:
-    """Exit after Ctrl-C, and say how the command goes on."""
+    """Exit after Ctrl-C, and say how to continue."""
     if current_thread() is main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second signal could only disturb the exit
-    again = GOES_ON.get(command, "the same command begins anew")
+    again = GOES_ON.get(command, "the same command starts again")
     print(f"error[INTERRUPTED]: stopped before the end; {again}", file=sys.stderr)
     sys.exit(130)

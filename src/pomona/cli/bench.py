@@ -84,7 +84,9 @@ def bench(
             watch = stack.enter_context(Board(folder, plan.title)) if console.is_terminal else BenchLines()
             made = run(plan, folder, workers, size=size, **part, jobs=jobs, retry=retry, watch=watch)
     except KeyboardInterrupt:
-        print(f"error[INTERRUPTED]: stopped; the same command goes on, finished cells are in {folder}", file=sys.stderr)
+        print(
+            f"error[INTERRUPTED]: stopped; the same command continues, finished cells are in {folder}", file=sys.stderr
+        )
         sys.exit(130)
     asked = made.part(**part)
     page = _drawn(made, folder, wanted) if wanted else None
@@ -123,7 +125,7 @@ def _explained(suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tu
         for one in told
     ]
     title = f"{suite.title}, size {size}: {sum(one['runs'] for one in told)} runs"
-    notes = ["Settings are those that differ from the defaults; [a, b] is a grid that points are drawn from."]
+    notes = ["Only settings that differ from the defaults are shown; [a, b] is a grid to search."]
     print_table(
         Words("explained", title, notes, ["scenario", "method", "runs", "made of", "settings"], rows, {0, 1, 3, 4})
     )

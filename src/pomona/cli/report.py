@@ -57,7 +57,8 @@ def report(
         bool, Parameter(negative="", help="for a bench: also a report of each scenario's runs, in scenarios/")
     ] = False,
     reference: Annotated[
-        Path | None, Parameter(help="of a bench: a TOML file of numbers to stand beside ours; the suite's if not given")
+        Path | None,
+        Parameter(help="for a bench: TOML file of reference numbers to show beside ours; the suite's if not given"),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -176,7 +177,7 @@ def methods(*, json: Json = False) -> None:
 def _load(runs: tuple[Path, ...]) -> list[Result]:
     """Load the runs; a folder that contains runs stands for all of them."""
     if not runs:
-        raise StorageError("no run folder given; name those that `pomona run` wrote")
+        raise StorageError("no run folder given; name folders that `pomona run` wrote")
     found = []
     for run in runs:
         nested = sorted(p.parent for p in run.glob("*/events.jsonl"))

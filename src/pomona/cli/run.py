@@ -78,7 +78,7 @@ def run(
         emit(config.tree()) if json else print(config.toml(), end="")
         return
     if resume and not out:
-        raise ConfigError("--resume goes on in a folder that holds a run; name it with --out")
+        raise ConfigError("--resume needs the folder of a run; name it with --out")
     folder = out or _dated(config)
     result = watched(config, folder, resume, track, live)
     page = write([result], folder, wanted) if report else None

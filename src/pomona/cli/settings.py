@@ -125,7 +125,7 @@ def page() -> str:
     parts = [
         "# Settings",
         "Made by `pomona settings --out docs/settings.md`. A run takes them from TOML files and from the command line "
-        "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints all that are in force, and "
+        "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints those in effect, and "
         "`pomona settings KEY` explains one.",
     ]
     tables = {part.title: [*of_part(part)] for part in PARTS if part.section not in ("partition", "method")}

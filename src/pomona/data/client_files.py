@@ -81,7 +81,7 @@ def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> lis
         owner, part = first.setdefault(path.absolute(), (client, role))
         if (names[owner], part) != (names[client], role) and part == 0:
             where = f"the {SPLITS[role]} rows of {names[client]}"
-            lines.append(f"{path} holds the train rows of {names[owner]} and {where}; give each a file of its own")
+            lines.append(f"{path} holds the train rows of {names[owner]} and {where}; give each its own file")
     return lines
 
 

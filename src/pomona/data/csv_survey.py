@@ -170,7 +170,7 @@ class CsvSurvey:
         names, number = targets.numbered(cells)
         if len(names) > MOST_SUBGROUPS:
             raise ConfigError(
-                f"data.subgroup_column: column {column} of {self.name} has {len(names)} values; results are told apart "
+                f"data.subgroup_column: column {column} of {self.name} has {len(names)} values; results are split "
                 f"by at most {MOST_SUBGROUPS}"
             )
         return Subgroups(column, tuple(name or MISSING for name in names), number)

@@ -70,7 +70,7 @@ def read_parts(paths: Sequence[Path], training: int, settings: Table) -> tuple[D
     """
     survey = csv_survey.survey(paths, settings)
     if not survey.features:
-        raise DataError(f"{paths[0]} has no column beside labels, client and those left out; add features")
+        raise DataError(f"{paths[0]} has no features beside labels, client and dropped columns; add some")
     raw, strays = table_cells.features(survey, settings)
     (y, classes), wrong = survey.targets(settings)
     wrong += survey.problems()

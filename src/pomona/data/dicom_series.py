@@ -42,8 +42,8 @@ def opened(folder: Path) -> ImageFile:
         ):
             if own != other:
                 raise DataError(
-                    f"{folder}: {one.image.path.name} is of another {what} than {first.image.path.name}; "
-                    "put each series into a folder of its own"
+                    f"{folder}: {one.image.path.name} has another {what} than {first.image.path.name}; "
+                    "put each series into its own folder"
                 )
     ordered, step = _ordered(folder, slices)
     dtype = sample_type(one.image.dtype for one in ordered)

@@ -118,7 +118,7 @@ def _mode(image: Image.Image) -> str:
     """Return the mode for an image's pixels: "L", "RGB" or one of ``DEEP``. Raises DataError if none fits."""
     name = image.filename  # type: ignore[attr-defined]
     if getattr(image, "is_animated", False):
-        raise DataError(f"{name} holds several pictures, of which one would be read; save each in a file of its own")
+        raise DataError(f"{name} contains several pictures, of which only one would be read; save each in its own file")
     tiles = getattr(image, "tile", None)
     raw = str(tiles[0][3]) if tiles else ""  # pixels as stored; Pillow would clip colours to 8 bits
     if image.mode in GRAY | COLOUR and ";16" not in raw:

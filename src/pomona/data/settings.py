@@ -51,7 +51,7 @@ class DataSettings(Settings):
 
     name: str = Field(description="A data set of `pomona data list`, or module:function of your own.")
     split: Literal["official", "pooled"] = Field(
-        default="official", description="Keep the source's training and test parts, or pool them and split anew."
+        default="official", description="Keep the source's training and test parts, or pool them and split again."
     )
     test_share: float = Field(
         default=0.2,
@@ -87,8 +87,8 @@ class ClientFiles(Settings):
 
     name: str = Field(min_length=1, description="Name of the client.")
     train: Path = Field(description="Training rows (.npz, .parquet, or .csv, .tsv, .txt, .data).")
-    validation: Path | None = Field(default=None, description="Validation rows of its own.")
-    test: Path | None = Field(default=None, description="Test rows of its own.")
+    validation: Path | None = Field(default=None, description="Its own validation rows.")
+    test: Path | None = Field(default=None, description="Its own test rows.")
 
 
 class DataFolder(DataSettings):
@@ -244,7 +244,7 @@ class CsvFormat(CsvForm, DataSettings):
     """Format of CSV files."""
 
     title = "format of a CSV file"
-    lacking = "is no CSV file"
+    lacking = "is not a CSV file"
 
     @property
     def form(self) -> CsvForm:
@@ -261,7 +261,7 @@ class CsvHeading(DataSettings):
     """Names of the columns of a CSV file."""
 
     title = "names of CSV columns"
-    lacking = "is no CSV file whose columns may lack names"
+    lacking = "is not a CSV file whose columns may lack names"
 
     header: bool | None = Field(
         default=None,

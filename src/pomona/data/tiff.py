@@ -31,7 +31,7 @@ def opened(path: Path) -> ImageFile:
 def _form(tiff: Any, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
     page = tiff.pages[0]
     if page.next if hasattr(page, "next") else len(tiff.pages) > 1:
-        raise DataError(f"{path} holds several pictures, of which one would be read; save each in a file of its own")
+        raise DataError(f"{path} contains several pictures, of which only one would be read; save each in its own file")
     axes, shape = str(page.axes), tuple(map(int, page.shape))
     if axes not in {"YX", "YXS", "SYX"} or page.dtype is None:
         raise DataError(f"{path} holds axes {axes} of {page.dtype}; an image has rows, columns and channels")

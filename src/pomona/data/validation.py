@@ -193,7 +193,7 @@ def _names(dataset: Dataset) -> None:
     ):
         if names and (len(names) != count or len(set(names)) < count):
             shown = ", ".join(map(repr, names[:6]))
-            raise DataError(f"{dataset.name}: {count} {what}, but the names {shown}; give each one name of its own")
+            raise DataError(f"{dataset.name}: {count} {what}, but the names {shown}; give each its own name")
 
 
 def _owners(owners: Owners, n: int, name: str) -> None:

@@ -118,7 +118,7 @@ class Reference(Settings):
 
     @model_validator(mode="after")
     def _compared(self) -> Self:
-        """Numbers that stand beside ours must be numbers."""
+        """Reference numbers must be numbers."""
         for name, scenario in self.scenario.items():
             for method, number in scenario.numbers.items():
                 if isinstance(number.value, str):

@@ -81,7 +81,7 @@ class MethodPart(Part):
     """A row of the table."""
 
     row: str = Field(default="", description="Its name in tables, and in a file of reference numbers.")
-    search: Space = Field(default={}, description="Dotted keys and the values to try, beside the suite's own.")
+    search: Space = Field(default={}, description="Dotted keys and the values to try, besides the suite's.")
     at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
 
 
@@ -102,7 +102,7 @@ class Suite(Settings):
 
     title: str = Field(min_length=1, description="What the table shows, in one line.")
     reference: Reference | None = Field(
-        default=None, description="File of the numbers that stand beside ours, relative to the suite's."
+        default=None, description="File of reference numbers shown beside ours, relative to the suite's."
     )
     note: str = Field(default="", description="What a reader of the table should know.")
     own: tuple[str, ...] = Field(default=(), description="Rows that are tested against every other.")

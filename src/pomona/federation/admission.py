@@ -208,7 +208,7 @@ def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: A
     if arrival.round != expected.round:
         return f"it is for round {arrival.round}"
     if arrival.reply.client not in expected.sizes:
-        return "nobody asked this client"
+        return "this client was not asked"
     if arrival.reply.client in history.quarantined(limits):
         return f"in quarantine after {limits.strikes} refused uplinks in a row"
     return None

@@ -72,7 +72,7 @@ class APPLE(base.MethodSettings):
 
     name: Literal["apple"] = "apple"
     core_step: Literal["paper", "local"] = Field(
-        "paper", description="a core learns by the paper's equation 5, or as a model of its own (an extension)"
+        "paper", description="a core learns by the paper's equation 5, or as a separate model (an extension)"
     )
     dr_lr: float | None = Field(
         None,

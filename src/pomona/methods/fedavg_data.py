@@ -72,6 +72,6 @@ CARD = replace(
     paper="Zhao et al., arXiv 1806.00582, section 4",
     summary="FedAvg with a small set of samples that all clients share",
     privacy=replace(fedavg.CARD.privacy, releases=(replace(base.RELEASES["shared-samples"], remedy="take fedavg"),)),
-    exchange=replace(fedavg.CARD.exchange, private="the data but for the shared samples"),
+    exchange=replace(fedavg.CARD.exchange, private="the data, except the shared samples"),
     joining="not possible: the shared samples are drawn from all clients before round 1",
 )

@@ -71,7 +71,7 @@ class FedFomo(Fomo):
 
 
 VALIDATION_LOSSES = replace(
-    base.RELEASES["validation-losses"], remedy="take a method that judges no models, such as apple"
+    base.RELEASES["validation-losses"], remedy="take a method that evaluates no models, such as apple"
 )
 
 

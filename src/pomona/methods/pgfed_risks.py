@@ -25,7 +25,7 @@ UNMET = -1.0
 class Risks(Settings):
     """Settings of both methods; symbols of the paper in brackets."""
 
-    mu: float = Field(0.1, ge=0, description="weight of the clients' risks beside the own one (mu); 0 is FedAvg-local")
+    mu: float = Field(0.1, ge=0, description="weight of the other clients' risks (mu); 0 is FedAvg-local")
     risk_lr: float = Field(0.01, ge=0, description="learning rate of the coefficients a_ij (eta_2)")
     mixing: Literal["server", "client"] = Field(
         "server",

@@ -83,7 +83,7 @@ CARD = replace(
     fedavg.CARD,
     presentation=base.Presentation("q-FedAvg", quantities=QUANTITIES),
     paper="Li et al., ICLR 2020, Algorithm 2",
-    summary="one global model, the mean of locally trained copies in which clients that fare worse count for more",
+    summary="one global model, the mean of locally trained copies in which clients with larger losses count more",
     privacy=replace(fedavg.CARD.privacy, releases=(replace(base.RELEASES["training-loss"], remedy="take fedavg"),)),
     needs=base.Needs(steps="plain"),
     exchange=replace(fedavg.CARD.exchange, tells={"risk": "the mean loss of the global model on its training data"}),

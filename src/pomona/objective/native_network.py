@@ -55,7 +55,7 @@ def chain(module: nn.Module, space: ParameterSpace, flat: bool) -> list[Layer] |
     """
     children = dict(module.named_children())
     if type(module) is not nn.Sequential or len(children) < len(module):
-        return "the network is no plain sequence of layers"
+        return "the network is not a plain sequence of layers"
     places = {e.name: e for e in space.parameters}
     made = list[Layer]()
     for name, part in children.items():

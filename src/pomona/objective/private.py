@@ -203,7 +203,7 @@ class PrivateObjective(Objective):
     def _address(self, index: Tensor) -> tuple[int, Draw]:
         if index not in self._drawn:
             raise ConfigError(
-                "the method made a batch of its own, which privacy cannot account for: take whole batches of "
+                "the method made its own batch, which privacy cannot account for: take whole batches of "
                 "training.steps, as they come"
             )
         address: tuple[int, Draw] = self._drawn[index]

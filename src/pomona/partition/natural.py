@@ -36,7 +36,7 @@ class FromFile(Settings):
         if made_from != dataset.fingerprint:
             raise DataError(
                 f"{self.path} was made from other data (fingerprint {str(made_from)[:12]}, {dataset.name} has "
-                f"{dataset.fingerprint[:12]}); use the same data, or make the partition anew"
+                f"{dataset.fingerprint[:12]}); use the same data, or make the partition again"
             )
         if len(partition.clients) != clients:
             raise ConfigError(

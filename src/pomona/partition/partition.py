@@ -113,13 +113,13 @@ class _Saved(Settings):
     clients: list[_Rows]
 
 
-ANEW = "make the partition anew"
+ANEW = "make the partition again"
 
 
 def _take(rows: Rows, taken: NDArray[np.bool_], where: str, name: str) -> None:
     """Mark rows as taken. Raises DataError unless they ascend, are among those of the data, and free."""
     if np.any(np.diff(rows) <= 0):
-        raise DataError(f"{where}: row numbers do not ascend; {ANEW}")
+        raise DataError(f"{where}: row numbers are not in ascending order; {ANEW}")
     if len(rows) and (rows[0] < 0 or rows[-1] >= len(taken)):
         outside = rows[0] if rows[0] < 0 else rows[-1]
         raise DataError(f"{where}: row {outside} is not among the {len(taken)} rows of {name}; {ANEW}")

@@ -169,7 +169,9 @@ class CsvSheet:
         columns = about.preprocessing.columns if about.preprocessing else plain
         raw, strays = table_cells.read(self._rows(), self.count, self.wanted, columns, memory_share)
         problems = [column.problem(self.count) for column in strays]
-        refuse(self.path, problems, ["give cells such as those of the training; gaps are filled where it says how"])
+        refuse(
+            self.path, problems, ["use values like those in training; gaps are filled only if they were in training"]
+        )
         if about.preprocessing is None:
             return raw.x.astype(np.float32), []
         features = table_features.features(raw, about.preprocessing, memory_share)

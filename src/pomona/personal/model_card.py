@@ -36,7 +36,7 @@ SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 USES = "## Intended use"  # from here on a card belongs to people
 PEOPLE = f"""{USES}
 
-To be filled in: for whom, for which decision, beside what. What stands from this heading on is kept when the card is
+To be filled in: for whom, for which decision, beside what. Text from this heading on is kept when the card is
 written again.
 
 ## Limits
@@ -155,7 +155,7 @@ def _hashes(scenario: Scenario, path: Path) -> dict[str, str]:
     """Return the hashes of a model's file and of what it was made from, by subject."""
     found = {"this model's file": files.sha256(path)}
     if scenario.frozen:
-        found["its frozen part, in a file of its own"] = digest(scenario.frozen)
+        found["its frozen part, in a separate file"] = digest(scenario.frozen)
     if started := scenario.config.model.init_sha256:
         found["the weights that training started from"] = started
     return {**found, "the data": scenario.partition.recipe["fingerprint"]}
@@ -219,7 +219,7 @@ def _privacy(scenario: Scenario, epsilon: float | None) -> str:
 
 def _learnt(method: str, sources: Sources) -> str:
     if not sources.received:
-        return "Nobody: no model was sent to any client."
+        return "None: no model was sent to any client."
     if sources.weights:
         return f"{method} reports a weight for each client; the {MOST} largest are shown."
     return f"{method} reports no weight of a single client. Models of these took part: {listed(sources.members)}."

@@ -52,7 +52,7 @@ class Printed:
 
     @property
     def value(self) -> float | None:
-        """The number that stands beside ours, in the unit of the metric's heading."""
+        """The number shown beside ours, in the unit of the metric's heading."""
         return self.number.value if self.number and not isinstance(self.number.value, str) else None
 
     @property

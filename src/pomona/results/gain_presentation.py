@@ -114,7 +114,7 @@ def of_fewer(found: Gained) -> str:
     if not missing:
         return ""
     return (
-        f"Means over clients are over all {len(found.run.values)}; what is said of {found.run.label}'s gain leaves out "
+        f"Means over clients are over all {len(found.run.values)}; statements on {found.run.label}'s gain leave out "
         f"{named(found.run, missing)}, with too few test samples."
     )
 
@@ -132,7 +132,7 @@ def by_client(found: Gained) -> str:
         return ""
     up, down, open_ = (found.told(what) for what in ("better", "worse", "no difference that this data can show"))
     if not up and not down:
-        return f"Client by client, this data can tell for none whether {found.run.label} is better or worse."
+        return f"Client by client, this data cannot show for any whether {found.run.label} is better or worse."
     parts = [
         f"better for {_counted(found.run, up, len(known))}",
         f"worse for {_counted(found.run, down, None)}",

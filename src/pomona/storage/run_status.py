@@ -103,7 +103,7 @@ def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | Non
     if code == 0:
         return Status(state="finished", round=round_, code=0, sha256=sha256 or {})
     if code in {130, 143}:
-        return Status(state="interrupted", round=round_, code=code, reason="stopped before the end; resume to go on")
+        return Status(state="interrupted", round=round_, code=code, reason="stopped before the end; resume to continue")
     reason = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"
     return Status(state="failed", round=round_, code=code, reason=" ".join(reason.split()))
 

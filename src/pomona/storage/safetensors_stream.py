@@ -100,7 +100,7 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
             raise ValueError(f"the bytes of {shown(name)} begin at {entry.begin}, those before it end at {at}")
         at = entry.end
     if at != size - 8 - length:
-        raise ValueError(f"the header tells of {at} bytes of tensors, {size - 8 - length} are there")
+        raise ValueError(f"the header describes {at} bytes of tensors, the file has {size - 8 - length}")
     return dict(entries), notes.get(_NOTE, "")
 
 
@@ -154,9 +154,11 @@ def _entry(name: str, claim: Any) -> TensorEntry:
     match claim:
         case {"dtype": str(code), "shape": [*shape], "data_offsets": [begin, end], **rest} if not rest:
             if code not in DTYPES or not all(_whole([*shape, begin, end])):
-                raise ValueError(f"{shown(name)} has an unknown dtype, or a shape or offsets that are no whole numbers")
+                raise ValueError(
+                    f"{shown(name)} has an unknown dtype, or a shape or offsets that are not whole numbers"
+                )
         case _:
-            raise ValueError(f"{shown(name)} is not told by dtype, shape and data_offsets")
+            raise ValueError(f"{shown(name)} is not described by dtype, shape and data_offsets")
     if end - begin != prod(shape) * DTYPES[code].itemsize:
         raise ValueError(f"{shown(name)} has {end - begin} bytes, which are not those of its shape")
     return TensorEntry(DTYPES[code], tuple(shape), begin, end)
@@ -169,7 +171,7 @@ def _whole(values: Sequence[Any]) -> Iterator[bool]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        raise ValueError("a name stands in the header twice")
+        raise ValueError("a name appears twice in the header")
     return table
 
 

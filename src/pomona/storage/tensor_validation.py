@@ -69,7 +69,7 @@ def not_plain(tensors: Mapping[str, object]) -> str | None:
     """Describe the first entry that is not a dense tensor with values."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
-            return f"tensor {shown(str(name))} is no plain tensor"
+            return f"tensor {shown(str(name))} is not a plain tensor"
     return None
 
 

@@ -58,8 +58,8 @@ def choose(asked: str | None, task: Task, labels: NDArray[Any], classes: Sequenc
     rare = METRICS[RARE]
     return Choice(
         rare,
-        f"the metric is {rare.title}: {100 * share:.1f} % of the training {answer}, so a model that always says so "
-        f"has that {ACCURACY.title} without having learned anything; metric={ACCURACY.name} takes it all the same",
+        f"the metric is {rare.title}: {100 * share:.1f} % of the training {answer}, so a model that always answers so "
+        f"has that {ACCURACY.title} without having learned anything; metric={ACCURACY.name} uses it anyway",
     )
 
 

@@ -75,7 +75,7 @@ def provision(
 
 def renew(
     *,
-    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key lies")] = Path("kits"),
+    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key is")] = Path("kits"),
     json: Json = False,
 ) -> None:
     """Renew the server's certificate: same key, names and authority, so the silos need no update."""
@@ -115,7 +115,7 @@ def task(
 
 def _everybody(made: "Provisioned") -> Iterator[str]:
     f = made.federation
-    what = f.own.config.method.name if f.own else "without a study of its own"
+    what = f.own.config.method.name if f.own else "without its own study"
     yield f"federation {f.name}, {what}: kits for the server and {len(made.silos)} silos"
     if made.until:
         yield f"{made.folder}/authority  stays with you: ca.key adds silos; back it up offline, put it into no kit"

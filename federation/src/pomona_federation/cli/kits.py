@@ -135,7 +135,7 @@ ELSEWHERE = (
 def contents_silo(
     *, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), paths: Paths = None, json: Json = False
 ) -> None:
-    """Show what lies in this silo's kit: what to keep at the end, and what is secret."""
+    """List the files of this silo's kit: what to keep at the end, and what is secret."""
     _show(folder, "silo", paths, json)
 
 
@@ -143,7 +143,7 @@ def contents_server(
     *, folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"), paths: Paths = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Show what lies in this server's kit: what to keep at the end, and what is secret."""
+    """List the files of this server's kit: what to keep at the end, and what is secret."""
     _show(folder, "server", paths, json)
 
 
@@ -224,14 +224,14 @@ def use_key(came: Path, *, folder: SiloKit = Path(), json: Json = False) -> None
     if json:
         emit({"fingerprint": fingerprint})
     else:
-        say(f"keys/silo.key is now {fingerprint}; `pomona silo start` goes on with it, and the key before is gone")
+        say(f"keys/silo.key is now {fingerprint}; `pomona silo start` continues with it; the previous key is deleted")
 
 
 def certify_key(
     name: str,
     *,
     key: Annotated[Path, Parameter(help="the silo's next public key")],
-    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key lies")] = Path("kits"),
+    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key is")] = Path("kits"),
     json: Json = False,
 ) -> None:
     """Certify a silo's next key.
@@ -255,7 +255,7 @@ def certify_key(
 def replace_key(
     name: str,
     *,
-    key: Annotated[Path, Parameter(help="its next public key; the certificate lies beside it")],
+    key: Annotated[Path, Parameter(help="its next public key; the certificate is beside it")],
     folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
     json: Json = False,
 ) -> None:

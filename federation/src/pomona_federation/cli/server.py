@@ -36,7 +36,7 @@ def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
     try:
         status = serve(folder, talk, resume, standing)
     except KeyboardInterrupt:
-        print("error[INTERRUPTED]: stopped before the end; `pomona server resume` goes on", file=sys.stderr)
+        print("error[INTERRUPTED]: stopped before the end; `pomona server resume` continues", file=sys.stderr)
         sys.exit(130)
     if json:
         emit(status.model_dump())

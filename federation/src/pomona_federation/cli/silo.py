@@ -19,13 +19,13 @@ NO_BOUND = "no noise, so no bound"
 
 
 def start(*, folder: Folder = HERE, json: Json = False) -> None:
-    """Take part: keep this silo connected until it is stopped."""
+    """Keep this silo connected until it is stopped."""
     from pomona_federation.silo.node_supervisor import run_node
 
     try:
         run_node(folder, (lambda text: emit({"said": text})) if json else talk)
     except KeyboardInterrupt:
-        print("error[INTERRUPTED]: stopped; `pomona silo start` takes part again", file=sys.stderr)
+        print("error[INTERRUPTED]: stopped; `pomona silo start` joins again", file=sys.stderr)
         sys.exit(130)
 
 
@@ -46,7 +46,7 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
         *(f"study     {w['study']} ({w['hash']}): {_at(w)}" for w in s["studies"]),
         f"round     {s['round'] or 0} of {s['rounds']}, {visits}"
         if s["own_study"]
-        else "round     the kit came with no study of its own",
+        else "round     the kit came without a study",
         *_if(s["fault"], f"fault     of the kit's own study: {s['fault']}"),
         f"traffic   {_traffic([s, *s['studies']])}",
         f"disk      {s['free_gb']} GB free",

@@ -91,7 +91,7 @@ def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
     from pomona_federation.server.study_queue import StudyQueue
 
     StudyQueue(folder).resume(name)
-    emit({"study": name, "resumed": True}) if json else print(f"study {name} goes on when its turn comes")
+    emit({"study": name, "resumed": True}) if json else print(f"study {name} continues when its turn comes")
 
 
 def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
@@ -126,7 +126,7 @@ def studies(
     if json:
         emit(rows)
     elif not rows:
-        print("no study was offered yet, but for the one that the kit may have come with")
+        print("no study was offered yet, except one that may have come with the kit")
     else:
         print_table(of_records(rows))
         waiting = [r for r in rows if r["decision"] == "pending"]

@@ -63,7 +63,7 @@ def certify(out: Path, name: str, key: Path) -> RenewedKey:
         raise ConfigError(NO_KEYS)
     first = out / "server" / "keys" / f"{name}.cert"
     if not first.is_file():
-        raise ConfigError(f"{out} has no kit of a silo {name!r}; name one that is there")
+        raise ConfigError(f"{out} has no kit of a silo {name!r}; name an existing one")
     public = keys.public(key)
     owners = [*(out / "server" / "keys").glob("*.pub"), *(out / provision.RENEWED).glob("*/*/*.pub")]
     for other in sorted(owners):

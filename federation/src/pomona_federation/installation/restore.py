@@ -81,7 +81,7 @@ def _accepted(kit: Path) -> list[str]:
     """A silo's rules, and the studies that it has accepted."""
     rules = [f"{POLICY}, the rules by which studies are accepted"] if (kit / POLICY).exists() else []
     accepted = [known for known in KnownStudies(kit, foreign=True).all if known.status == "accepted"]
-    return rules + [f"study {known.study.name}, accepted by {known.by or 'nobody named'}" for known in accepted]
+    return rules + [f"study {known.study.name}, accepted by {known.by or 'an unnamed person'}" for known in accepted]
 
 
 def _members(kit: Path) -> list[str]:
@@ -200,7 +200,7 @@ def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
     """Raise ConfigError for statements about a backup that its administrator must make and has not."""
     if told.role == "silo" and said.spent is None:
         raise ConfigError(
-            f"{file} does not know what was spent of this silo's privacy after {told.made}: give --spent, the sum of "
+            f"{file} cannot know how much privacy this silo spent after {told.made}: give --spent, the sum of "
             "epsilon over all runs since that are not listed here (0 if none was private, inf if unknown)",
             *(privacy_known(kit) or ["it knows of no private run"]),
         )
@@ -220,7 +220,9 @@ def _require_fitting(file: Path, told: Backup, whose: Role) -> None:
     if told.role != whose:
         raise ConfigError(f"{file} is the backup of a {told.role}; use `pomona {told.role} restore`")
     if not told.versions.works_with(own()):
-        raise ConfigError(f"{file} was made by {told.versions}, this is {own()}; restore it with that line of releases")
+        raise ConfigError(
+            f"{file} was made by {told.versions}, this is {own()}; restore it with a release of that line"
+        )
 
 
 def _require_saved(file: Path, told: Backup) -> None:
@@ -251,7 +253,7 @@ def _unpacked(file: Path, folder: Path) -> Backup:
                 found[name] = _copied(source, folder / name)
     os.sync()  # one sync for all: syncing each of 60,000 files takes minutes
     if told is None or told.files != found:
-        raise ValueError("its files are not those that it was made with")
+        raise ValueError("its files differ from those it was made with")
     return told
 
 

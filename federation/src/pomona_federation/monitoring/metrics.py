@@ -82,7 +82,7 @@ def _silos(study: StudyView) -> list[Family]:
             {silo["silo"]: float(silo["state"] == "present") for silo in silos},
         ),
         gauges(
-            f"{SERVER}_silo_last_seen_timestamp_seconds", "When a silo last said something signed.", "silo",
+            f"{SERVER}_silo_last_seen_timestamp_seconds", "When a silo last sent a signed message.", "silo",
             {name: moment(study.seen.get(name, "")) for name in names},
         ),
         gauges(
@@ -170,9 +170,9 @@ class WatchedSilo:
                 {status: counted[status] for status in STATUSES},
             ),
             gauges(f"{SILO}_epsilon_spent", "What a study has cost, by its ledger.", "study", spent),
-            gauges(f"{SILO}_epsilon_reserved", "The most that a study can cost.", "study", reserved),
-            gauge(f"{SILO}_epsilon_on_same_data", "The most that all studies on one data can cost together.", most),
-            gauge(f"{SILO}_epsilon_accepted", "The most that silo.toml accepts for a study.", own.accept_epsilon),
+            gauges(f"{SILO}_epsilon_reserved", "Largest cost of a study.", "study", reserved),
+            gauge(f"{SILO}_epsilon_on_same_data", "Largest cost of all studies on the same data together.", most),
+            gauge(f"{SILO}_epsilon_accepted", "Limit of silo.toml for one study.", own.accept_epsilon),
             gauge(f"{SILO}_epsilon_accepted_on_same_data", "The most for all on one data.", own.accept_epsilon_total),
             gauge(
                 f"{SILO}_authority_expiry_timestamp_seconds", "When the authority's certificate ends.",

@@ -246,7 +246,7 @@ def issuer_of(out: Path) -> keys.Pair:
         return keys.Pair(*(content(out / "authority" / name) for name in ("ca.key", "ca.crt")))
     except OSError as fault:
         raise ConfigError(
-            f"{out / 'authority'} cannot be read ({fault.strerror}); go where the authority's key lies"
+            f"{out / 'authority'} cannot be read ({fault.strerror}); go where the authority's key is"
         ) from None
 
 

@@ -125,7 +125,7 @@ class MessageExchange:
             if not away or now > limit + (TIMEOUT if self.handshake.asked else 0.0):
                 return turned_away
             here = [e.name for place, e in enumerate(self.registry.entries) if place in self.handshake.nodes]
-            self.waiting.tell(here, dict.fromkeys(away, "has not said who it is"))
+            self.waiting.tell(here, dict.fromkeys(away, "has not identified itself"))
             self.bus.wait(self.pause)
 
     def send_all(

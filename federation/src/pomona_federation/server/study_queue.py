@@ -83,8 +83,8 @@ class SubmittedStudy(Settings):
     submitted: Finite
     agreement: Sha256
     study: Study
-    aborted: bool = Field(False, description="it shall not run, or not run on")
-    begun: bool = Field(False, description="it starts with those who have accepted, whoever is undecided")
+    aborted: bool = Field(False, description="it is not to run, or not to continue")
+    begun: bool = Field(False, description="it starts with those that have accepted, without the undecided")
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class StudyQueue:
         study = self.named(name)
         if not study.known or self.state(study) != "proposed":
             raise ConfigError(
-                f"study {study.title} is {self.state(study)}; only one that waits for the silos' decisions is begun"
+                f"study {study.title} is {self.state(study)}; only a study that waits for decisions can be begun"
             )
         accepted, declined, members = self._decisions(study)
         if len(accepted) < (quorum := study.agreed(self.federation, self.kit).quorum):
@@ -255,7 +255,7 @@ class StudyQueue:
         """Put an aborted or failed study back into the queue, from its last committed round."""
         study = self.named(name)
         if (state := self.state(study)) not in {"aborted", "failed"}:
-            raise ConfigError(f"study {name!r} is {state}; only one that failed or was aborted is resumed")
+            raise ConfigError(f"study {name!r} is {state}; only a study that failed or was aborted can be resumed")
         if study.known:
             self._write(study.known.model_copy(update={"aborted": False}))
         if (said := read_status(study.folder)) and said.state == "failed":

@@ -182,13 +182,13 @@ class ServerPolicy:
             assert status, "judged by it"
             return status
         if status and failed and self._alike >= STUBBORN:
-            why = f"{status.reason}; so {self._alike} times since round {round_}, which a restart does not mend"
+            why = f"{status.reason}; so {self._alike} times since round {round_}, and a restart does not help"
             status = status.model_copy(update={"reason": f"{why}: look at `pomona server logs`"})
             write_status(self.state, status)
             return status
         lost = "SuperLink" if verdict == "restart" else "ServerApp"
         delay = backoff(self._failures + 1, FIRST, LONGEST)
-        self.say(f"the {lost} is gone after round {round_}; it starts again in {delay:g} s and goes on from there")
+        self.say(f"the {lost} is gone after round {round_}; it restarts in {delay:g} s and continues from there")
         self.audit.write("lost", process=lost, round=round_, failures=self._failures)
         self._close() if verdict == "restart" else self._give_up_run()
         return Restart(delay, stop=verdict == "restart")

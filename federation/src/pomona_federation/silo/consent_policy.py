@@ -157,7 +157,7 @@ def decided(kit: Path, known: KnownStudy) -> KnownStudy:
     if policy is None:
         return known
     studies, sha256 = KnownStudies(kit), policy_sha256(kit)
-    killed = f"the process that applied {FILE} ({sha256[:16]}) to it was killed; decide by hand, or change {FILE}"
+    killed = f"the process that applied {FILE} ({sha256[:16]}) to it was killed; decide yourself, or change {FILE}"
     if known.why == killed:
         return known
     before, known = known.why, studies.remark(known, killed)

@@ -46,7 +46,7 @@ def open_own(stores: Path, objective: PrivateObjective, place: int) -> None:
         _write(home, _seal(home))
     elif found != _seal(home):
         raise PrivacyError(
-            f"{home / 'key'} was not made on this machine: whoever brought it can remove the noise; stop, find out "
+            f"{home / 'key'} was not made on this machine: whoever made it can remove the noise; stop, find out "
             "where it comes from, and `pomona silo restore` a backup of before"
         )
 

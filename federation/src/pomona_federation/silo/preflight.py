@@ -146,7 +146,7 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
             "restore federation.toml, and own code that the study names"
         )
     if not silo.studying:
-        return federation, f"{federation.name}: without a study of its own; `pomona silo studies` lists those offered"
+        return federation, f"{federation.name}: without its own study; `pomona silo studies` lists those offered"
     agreed = silo.agreed
     if survey := agreed.survey:
         return federation, f"{federation.name}: a survey; nothing is reported of fewer than {survey.least} rows"

@@ -70,7 +70,7 @@ class RoundStore:
                 clients.restore((place,), state, roster)
                 return
         raise CheckpointError(
-            f"the federation goes on from this silo's round {number}, which is not in state/checkpoints; restore the "
+            f"the federation continues from this silo's round {number}, which is not in state/checkpoints; restore the "
             "folder from a backup, or have the silo revoked and added again"
         )
 

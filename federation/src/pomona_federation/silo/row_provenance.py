@@ -45,8 +45,8 @@ class PeerKeys:
         for renewal in task.renewals:
             if not all(self.certified(renewal.silo, k.key, k.certificate) for k in renewal.keys):
                 raise ProtocolError(
-                    f"{renewal.silo} is said to have another key without the authority's certificates of its keys; ask "
-                    "the server's operator"
+                    f"{renewal.silo} is reported to have another key, without the authority's certificates of its "
+                    "keys; ask the server's operator"
                 )
             serials = [keys.serial(k.certificate.encode()) for k in renewal.keys]
             if serials != sorted(set(serials)) or serials[-1] < newest.get(renewal.silo, 0):
@@ -204,7 +204,7 @@ class Provenance:
         self, task: Task, key: str, tensor: str, peer: str, origin: RowOrigin, digest: str, seen: PeerHistory
     ) -> None:
         if origin.silo != peer or origin.tensor != tensor or origin.round > task.number:
-            raise ProtocolError(f"{key}: a row for {peer} is said to be {origin.tensor} of {origin.silo}")
+            raise ProtocolError(f"{key}: a row for {peer} is labelled as {origin.tensor} of {origin.silo}")
         if origin.round < seen.rounds.get(peer, 0):
             raise ProtocolError(f"{key}: a row of {peer} is older than one that came before")
         about = row_statement(task.agreement, task.run, origin, digest)

@@ -72,7 +72,7 @@ class Silo:
             return cls(folder, KnownStudies(folder).named(which))
         silo = cls(folder)
         if not silo.studying:
-            raise ConfigError("this kit came with no study of its own; name one of `pomona silo studies` with --study")
+            raise ConfigError("this kit came without a study; name one of `pomona silo studies` with --study")
         return silo
 
     @cached_property
@@ -90,7 +90,7 @@ class Silo:
             return KnownStudies(self.folder).agreed(self.federation, self.study, self.trial)
         if self.federation.own:
             return self.federation.own
-        raise ConfigError("this kit came with no study of its own; name one of `pomona silo studies` with --study")
+        raise ConfigError("this kit came without a study; name one of `pomona silo studies` with --study")
 
     @property
     def studying(self) -> bool:

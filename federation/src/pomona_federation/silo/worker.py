@@ -193,7 +193,7 @@ class Forker:
         while True:
             self.look()
             if why := obstacle():
-                sys.exit(f"error[PROCESS]: {why}, and is started anew")
+                sys.exit(f"error[PROCESS]: {why}, and is restarted")
             if select.select([self.link], [], [], LOOK)[0]:
                 self._serve()
 

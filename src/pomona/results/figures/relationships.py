@@ -93,7 +93,7 @@ def _explained(series: Series, look: Mapping[str, Any], end: str) -> str:
     said = [signs, "Each client's own entry, on the diagonal, is left out."]
     if end != "neither":
         said.append("The scale stops short of a few extremes, which would hide the rest.")
-    said.append("Clients with high entries for each other stand together (clustered on the last round).")
+    said.append("Clients with high entries for each other are placed together (clustered on the last round).")
     if unmoved(series):
         said.append("They have hardly moved from the shares of the samples that they start from.")
     if series.groups:

@@ -168,4 +168,4 @@ def hidden(curves: Mapping[str, Points]) -> str:
     for name, points in curves.items():
         alike.setdefault(tuple(points), []).append(name)
     same = [" = ".join(names) for names in alike.values() if len(names) > 1]
-    return f" One curve lies on another: {'; '.join(same)}." if same else ""
+    return f" Curves that coincide: {'; '.join(same)}." if same else ""

@@ -71,8 +71,8 @@ def privacy(runs: list[Run]) -> Table:
         "privacy",
         "What privacy was spent",
         [
-            "Differential privacy towards whoever sees a client's uplinks: the smaller ε, the less they say of any one "
-            "training sample.",
+            "Differential privacy against anyone who sees a client's uplinks: the smaller ε, the less they reveal "
+            "about any one training sample.",
             *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
         ],
         ["Client", *(["Run"] if several else []), "ε"],

@@ -233,7 +233,7 @@ def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
         each = listing(shown[:MOST_NAMED])
         if len(shown) > MOST_NAMED:
             each += f" and {len(shown) - MOST_NAMED} more"
-        yield f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: what is said of them alone is uncertain."
+        yield f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: figures of them alone are uncertain."
 
 
 def _picked(runs: list[Run]) -> Iterator[str]:

@@ -59,7 +59,7 @@ def _reason(entry: ComparisonRow, reference: Reference | None) -> str:
     stated = reference.stated(entry.column) if reference else {}
     known = CATALOGUE.get(flat(entry.settings).get("data.name") or stated.get("data.name", ""))
     if entry.state == "data missing" and known:
-        return f"Fetch {known.source}; “pomona data list” says where it is looked for"
+        return f"Fetch {known.source}; “pomona data list” shows where it is searched for"
     return entry.reason.rstrip(".")
 
 

@@ -157,7 +157,7 @@ def _overtrained(behind: Run) -> str:
     if since is None:
         return ""
     return (
-        f" But {behind.label} has got worse since round {since}, so this does not tell whether federation helps: "
+        f" But {behind.label} has got worse since round {since}, so this does not show whether federation helps: "
         f"{REMEDY}."
     )
 
