@@ -286,7 +286,7 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
         backup(federation.kits / name, "silo", tmp_path / f"{name}.tar")
     federation.run()
     (once,) = PrivacyBudget(kit).reservations
-    with pytest.raises(ConfigError, match=r"does not know what was spent .*: give --spent") as refused:
+    with pytest.raises(ConfigError, match=r"cannot know how much privacy .*: give --spent") as refused:
         restore(tmp_path / f"{SILO}.tar", tmp_path / "other", "silo", Restoring())
     assert "it knows of no private run" in refused.value.text()
     assert not (tmp_path / "other").exists()

@@ -416,7 +416,7 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
     world.patch.setattr(flower_transport.FlowerTransport, "_task", tasks)
     with pytest.raises(QuorumError):
         federation.run()
-    assert ("is said to be" if swap else "is not signed by") in reasons(federation)
+    assert ("is labelled as" if swap else "is not signed by") in reasons(federation)
 
 
 def test_another_agreement_is_refused(world):

@@ -185,7 +185,7 @@ def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rule
     assert asked_in_a_process(federation) == 0
     assert known(federation, "second").status == "accepted"
     row = next(row for row in status.silo(kit)["studies"] if row["study"] == "first")
-    assert (row["decision"], "was killed; decide by hand" in row["why"]) == ("pending", True)
+    assert (row["decision"], "was killed; decide yourself" in row["why"]) == ("pending", True)
     monkeypatch.undo()
     heard(federation, "silo-0")
     assert known(federation, "first").status == "pending"

@@ -336,5 +336,5 @@ def test_a_search_that_cannot_be_is_refused_when_it_is_submitted(federation, sea
 
 def test_a_search_with_privacy_is_refused(federation):
     run = {**study_terms(federation)["run"], "privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5}}
-    with pytest.raises(ConfigError, match="would cost epsilon"):
+    with pytest.raises(ConfigError, match="would cost more epsilon"):
         StudyQueue(federation.server).submit(search_file(federation, run=run))

@@ -127,7 +127,7 @@ BAD = {
         {"label_column": "c", "header": False, "exact": ConfigError},
         "no column 'c'",
     ),
-    "only a label": ("1\n2\n", {"label_column": 0}, "no column beside labels"),
+    "only a label": ("1\n2\n", {"label_column": 0}, "no features beside labels"),
     "open quote": ('1,2,"0\n', {}, "no CSV ("),
     "no such column": (
         "a,b,c\n1,2,3\n",

@@ -287,7 +287,7 @@ def test_tiff_that_is_refused(tmp_path):
         with pytest.raises(DataError, match=r"1.tif"):
             pixels(path)
     tifffile.imwrite(path, values("u2", (2, 4, 3)), photometric="minisblack")
-    with pytest.raises(DataError, match="holds several pictures"):
+    with pytest.raises(DataError, match="contains several pictures"):
         pixels(path)
 
 

@@ -63,7 +63,7 @@ def test_flags_and_targets_have_the_names_that_settings_give(tmp_path):
     assert (data.classes, data.labels) == ((), ("Edema", "Hernia"))
     assert own(tmp_path, arrays, targets="regression", classes=("mm", "kg")).labels == ("mm", "kg")
     for names in (("Edema",), ("Edema", "Hernia", "Mass"), ("Edema", "Edema")):
-        with pytest.raises(DataError, match=r"2 targets, but the names 'Edema'.*; give each one name"):
+        with pytest.raises(DataError, match=r"2 targets, but the names 'Edema'.*; give each its own name"):
             own(tmp_path, arrays, targets="multilabel", classes=names)
 
 

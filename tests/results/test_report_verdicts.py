@@ -165,7 +165,7 @@ def test_what_an_interval_leaves_open_is_no_lead() -> None:
     text = said([alone, together])
     assert f"Between FedAvg and Separate, training alone, there is {LEVEL}" in text
     assert "95.67 % against 95.00 %" in text
-    assert "this data can tell for none" in text
+    assert "this data cannot show for any" in text
     for claim in ("ahead", "helps:", "better for"):
         assert claim not in text
     worse = said([scored("separate", (95, 95, 95)), scored("fedavg", (60, 95, 60))])
@@ -232,7 +232,7 @@ def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_o
     assert overall.rows[0][4:] == ["0", "0", "10"]
     assert {row[-1] for row in clients.rows} == {LEVEL}
     assert "after Holm's correction" in overall.notes[0]
-    assert "this data can tell for none" in said([alone, together])
+    assert "this data cannot show for any" in said([alone, together])
     drawn = payload(runs([alone, together]), None)["runs"][1]["gains"]
     assert {gain["verdict"] for gain in drawn} == {LEVEL}
 

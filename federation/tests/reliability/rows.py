@@ -138,7 +138,7 @@ UPLINKS = [
     row("F26 tensors in another order", 0, (), ASKING, fault=inject.uplink(lambda sent: dict(reversed(sent.items())))),
     *(told(f"F27 {json.dumps(n)} samples", "samples, registered are", samples=n) for n in (0, -9, float("nan"), float("inf"), 1e18, True, [60])),
     unread("F28 ten times the bytes declared", "where at most", lambda spec: bytes(40 * sum(t.numel() for t in spec.values()))),
-    unread("F28 a header that declares 2^40 numbers", "bytes of tensors, 0 are there", lambda _: header({"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]})),
+    unread("F28 a header that declares 2^40 numbers", "bytes of tensors, the file has 0", lambda _: header({"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]})),
     unread("F29 an uplink written by torch.save", "an uplink", torch_file),
     row("F31 an uplink a million times as large", 0, ("client 1, round 2", "norm"), fault=inject.uplink(inject.core(lambda w: w * 1e6)), then=holds.as_absent),
     row("F32 weights returned unchanged", 0, (), UNCHANGED, then=holds.stays_put),
