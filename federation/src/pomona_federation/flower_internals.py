@@ -29,7 +29,7 @@ TOO_LONG = "refused: the message is longer than this silo takes"
 
 
 class RunEndedError(Exception):
-    """The run of a message is over: nobody waits for an answer."""
+    """The run of a message is over: no one waits for an answer."""
 
 
 @dataclass(frozen=True)

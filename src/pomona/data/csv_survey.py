@@ -253,7 +253,7 @@ def survey(paths: Sequence[Path], settings: ColumnData) -> CsvSurvey:
 def _left_out(
     settings: DataSettings, columns: Sequence[str], labels: Sequence[int], places: Mapping[str, int], path: Path
 ) -> tuple[tuple[int, ...], set[int]]:
-    """Return the columns that are dropped, and those that are no features because they are times."""
+    """Return the columns that are dropped, and those that are not features because they are times."""
     if not isinstance(settings, Features):
         return (), {places[key] for key in ("time_column",) if key in places}
     dropped = tuple(column(c, columns, "drop_columns", path) for c in settings.drop_columns)

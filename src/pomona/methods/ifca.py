@@ -129,7 +129,7 @@ QUANTITIES = (
     base.Quantity(
         "cluster_losses",
         "values",
-        "How each global model fares at each client",
+        "Loss of each global model at each client",
         "training loss",
         "the mean training loss of each global model on the client's own data; the smallest is chosen.",
         entries="model",

@@ -73,7 +73,7 @@ QUANTITIES = (
     base.Quantity(
         "risk",
         "values",
-        "How the model that was sent fares at each client",
+        "Loss of the sent model at each client",
         "training loss",
         "the mean training loss of the model received, by which a client counts in the next one.",
     ),

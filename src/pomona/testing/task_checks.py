@@ -148,7 +148,7 @@ def _learnt(federation: SmallFederation, settings: MethodSettings, result: Resul
     assert all(loss is not None and isfinite(loss) for r in result.rounds for loss in r.loss)
     judged = result.curve(*settings.method().card.headline)
     losses = [np.mean(np.array(seen.loss, dtype=float)) for seen in judged]
-    assert losses[-1] < losses[0], f"the loss of the judged models does not fall: {losses}"
+    assert losses[-1] < losses[0], f"the loss of the headline models does not fall: {losses}"
     assert all(seen.metric == federation.metric for seen in judged)
     values = [value for seen in judged for value in seen.value if value is not None]
     assert values

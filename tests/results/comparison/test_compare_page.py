@@ -158,7 +158,7 @@ def test_numbers_of_another_metric_are_refused(tiny):
 def test_differences_are_facts_of_the_runs(tiny):
     said = dict(sentences(comparison(tiny)))
     first = " ".join(said["MNIST, pathological"])
-    assert "digits stands in for mnist" in first
+    assert "digits replaces mnist" in first
     assert "rounds 3, not 160" in first
     assert "network mlp, not lenet" in first
     assert "of 3 pairs" in first

@@ -179,7 +179,7 @@ class ServerPolicy:
             write_status(self.state, status)
             return status
         if verdict in {"finished", "failed"}:
-            assert status, "judged by it"
+            assert status, "the verdict is based on it"
             return status
         if status and failed and self._alike >= STUBBORN:
             why = f"{status.reason}; so {self._alike} times since round {round_}, and a restart does not help"

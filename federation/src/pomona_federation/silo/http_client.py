@@ -162,7 +162,7 @@ def client(way: ServerRoute, timeout: float = 30.0) -> httpx.Client:
 
 
 class Line(httpx.BaseTransport):
-    """A transport with limited speed that tells a proxy's refusals from an unreachable server."""
+    """A transport with limited speed that distinguishes a proxy's refusals from an unreachable server."""
 
     def __init__(self, line: httpx.BaseTransport, up: Bandwidth | None, down: Bandwidth | None) -> None:
         self._line, self._up, self._down = line, up, down

@@ -1,4 +1,4 @@
-"""A silo's own personal models: the one that an evaluation judges, and the card beside the one of this study."""
+"""A silo's own personal models: the one that an evaluation uses, and the card beside the one of this study."""
 
 from collections.abc import Mapping
 from pathlib import Path

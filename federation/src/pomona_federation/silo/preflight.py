@@ -157,7 +157,7 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
             "file back"
         )
     if evaluate := agreed.evaluate:
-        whose = f"{len(evaluate.models) or 'given'} models are judged"
+        whose = f"{len(evaluate.models) or 'given'} models are evaluated"
         return federation, f"{federation.name}: an evaluation, {whose} and nothing is trained"
     config = agreed.config
     return federation, f"{federation.name}: {config.method.name}, {config.rounds} rounds"

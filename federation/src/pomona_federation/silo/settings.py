@@ -129,5 +129,5 @@ def use_kit(kit: Path) -> None:
 
 def own_kit() -> Path:
     """The kit of this process's silo."""
-    assert _KIT, "the worker has been told"
+    assert _KIT, "the worker knows its kit"
     return _KIT

@@ -193,7 +193,7 @@ class Silo:
 
     @property
     def reserved(self) -> float:
-        """Epsilon reserved for all runs of the study, the most that a server gets."""
+        """Epsilon reserved for all runs of the study, the largest amount that a server gets."""
         return sum(PrivacyBudget(self.folder).runs(self.agreement).values())
 
 

@@ -69,7 +69,7 @@ def _runs(reference: Reference, entry: ComparisonRow) -> list[str]:
     wanted, name = theirs.pop("data.name", None), own.get("data.name")
     facts = []
     if wanted not in (None, name):
-        facts.append(f"{plain(str(name))} stands in for {wanted}, so the levels have nothing to do with each other")
+        facts.append(f"{plain(str(name))} replaces {wanted}, so the levels cannot be compared")
     given = {part: own.get(f"data.{part}_limit") for part in ("train", "test")}
     limits = [f"{most:,} {part} rows at most" for part, most in given.items() if isinstance(most, int)]
     facts += [" and ".join(limits) + ", not all"] if limits else []

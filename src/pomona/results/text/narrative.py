@@ -1,4 +1,4 @@
-"""What is said of runs by themselves: their setup and progress, what their means rest on, how their curves end."""
+"""Sentences on single runs: their setup and progress, what their means rest on, how their curves end."""
 
 from collections.abc import Sequence
 from datetime import datetime
