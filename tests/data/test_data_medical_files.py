@@ -212,11 +212,11 @@ BAD_SERIES = {
     "twice": (lambda folder: (folder / "t.dcm").write_bytes((folder / "s000.dcm").read_bytes()), "at the same place"),
     "another series": (
         lambda folder: write_dicom(folder / "t.dcm", values("i2", (4, 3)), SeriesInstanceUID="1.2.9"),
-        "t.dcm is of another series than s000.dcm",
+        "t.dcm differs from s000.dcm in series",
     ),
     "another size": (
         lambda folder: write_dicom(folder / "t.dcm", values("i2", (4, 4))),
-        "of another size than s000.dcm",
+        "differs from s000.dcm in size",
     ),
     "no order": (
         lambda folder: (

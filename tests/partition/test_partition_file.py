@@ -52,7 +52,7 @@ def client(key, change):
         (client("train", lambda mine, other: [*mine, 80]), "client 1, train: row 80 is not among the 80 rows"),
         (client("test", lambda mine, other: [-1, *mine]), "client 1, test: row -1 is not among"),
         (client("test", lambda mine, other: mine[::-1]), "client 1, test: row numbers are not in ascending order"),
-        (client("train", lambda mine, other: [mine[0], *mine]), "do not ascend"),
+        (client("train", lambda mine, other: [mine[0], *mine]), "not in ascending order"),
         (client("train", lambda mine, other: sorted([other[0], *mine])), "client 1, train: row .* is held twice"),
         (client("train", lambda mine, other: []), "client 1 has no training rows"),
         (client("train", lambda mine, other: None), "not a partition file"),

@@ -42,7 +42,7 @@ def opened(folder: Path) -> ImageFile:
         ):
             if own != other:
                 raise DataError(
-                    f"{folder}: {one.image.path.name} has another {what} than {first.image.path.name}; "
+                    f"{folder}: {one.image.path.name} differs from {first.image.path.name} in {what}; "
                     "put each series into its own folder"
                 )
     ordered, step = _ordered(folder, slices)
