@@ -18,6 +18,7 @@ from pomona_federation.flower_apps import client_app, server_app
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import data_section, federation_file, write_rows
 from pomona_federation.silo.settings import use_kit
+from pomona_federation.study import KIT
 
 APPLE = {"name": "apple", "budget": 1}
 
@@ -67,7 +68,7 @@ class Federation:
     def server(self):
         return self.kits / "server"
 
-    def run(self, study=""):
+    def run(self, study=KIT):
         """Run the ServerApp to the end of a study."""
         context = Context(1, 0, {}, RecordDict(), {"folder": str(self.server), "study": study})
         server_app(self.grid, context)

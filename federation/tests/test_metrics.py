@@ -180,7 +180,7 @@ def test_health_is_200_only_where_all_is_well(ran, tmp_path):
     with running(server, {}):
         assert asked(report, "/health").status_code == 200
     killed = asked(report, "/health")
-    assert (killed.status_code, killed.json()["states"]) == (503, {"the kit's own": "killed"})
+    assert (killed.status_code, killed.json()["states"]) == (503, {"kit": "killed"})
     (server / "run" / "live.json").write_text("{")
     for path in ("/health", "/metrics"):
         answer = asked(report, path)

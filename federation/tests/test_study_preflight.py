@@ -34,7 +34,7 @@ def offered(federation, name="second", **changes):
     return known.agreement
 
 
-def checked(kit, study=""):
+def checked(kit, study=None):
     lines, leaves, _ = preflight.run(kit, study)
     return {line.check: line for line in lines if line.check not in {"server", "versions"}}, leaves
 

@@ -1,9 +1,13 @@
 """Addresses of server and proxies: a host and a port."""
 
 import ipaddress
+import re
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator
+
+LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+NAME = re.compile(rf"(?=.{{1,253}}$)(?!(?:.*\.)?[0-9]+$){LABEL}(?:\.{LABEL})*")  # the last label is no number
 
 
 class Address(NamedTuple):
@@ -21,11 +25,9 @@ class Address(NamedTuple):
         bare = host.removeprefix("[").removesuffix("]")
         if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
             raise ValueError("give host:port with a port from 1 to 65535")
-        if host.startswith("[") != (":" in bare) or host.startswith("[") != host.endswith("]"):
+        if host != (f"[{bare}]" if ":" in bare else bare):
             raise ValueError("give an IPv6 address in brackets: [::1]:8443")
-        labels = bare.split(".")
-        name = all(p and p.replace("-", "").isalnum() and p.isascii() and p.strip("-") == p for p in labels)
-        if not (_ip(bare) or (name and len(bare) < 254 and not labels[-1].isdecimal())):
+        if not (_ip(bare) or NAME.fullmatch(bare)):
             raise ValueError(f"{bare!r} is neither a host name nor an IP address")
         return cls(bare, int(port))
 

@@ -120,14 +120,13 @@ def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, 
     """
     if not path.exists():
         return None
-    named, said = agreement.encode(), [f'"event": "{event}"'.encode() for event in events]
     with _reading(path) as file:
         texts = (text for _, text in _backwards(file.fileno(), path))
         for text in texts:
-            line = parsed(text) if named in text and any(event in text for event in said) else None
+            line = parsed(text) if agreement.encode() in text else None
             if line and line.get("agreement") == agreement and line.get("event") in events:
                 chain = line.pop("chain")
-                before = next((found for other in texts if (found := parsed(other)) is not None), {"chain": START})
+                before = next(filter(None, map(parsed, texts)), {"chain": START})
                 return line if chained(str(before["chain"]), line) == (text + b"\n", chain) else None
     return None
 

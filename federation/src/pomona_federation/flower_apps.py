@@ -39,7 +39,7 @@ def main(grid: Grid, context: Context) -> None:
     from pomona_federation.server.flower_bus import FlowerBus
     from pomona_federation.server.server_app import coordinate
 
-    kit, study = Path(str(context.run_config["folder"])), str(context.run_config.get("study", ""))
+    kit, study = Path(str(context.run_config["folder"])), str(context.run_config["study"])
     coordinate(kit, FlowerBus.listening(grid, kit / "run"), study)
 
 

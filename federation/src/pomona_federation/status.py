@@ -1,7 +1,7 @@
 """Status of a server or a silo, read only from the files in its folder."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.study_requests import connected, overview
 from pomona_federation.silo import history
-from pomona_federation.silo.history import LastFault
 from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
 from pomona_federation.silo.privacy_budget import overview as privacy
 from pomona_federation.study import EvaluationStudy, SurveyStudy
@@ -45,51 +44,68 @@ def server(folder: Path, study: str | None = None) -> Row:
     Raises ConfigError or StorageError if the folder is not a server's kit, has no such study, or cannot be read.
     """
     queue = StudyQueue(folder)
-    meant = queue.current if study is None else queue.named(study)
-    federation = queue.federation
+    meant, federation = queue.current if study is None else queue.named(study), queue.federation
     agreed = meant.agreed(federation, folder) if meant else None
     state, work = (meant.folder, meant.at_work) if meant else (folder / "run", folder / "run")
-    said, live, held = read_status(state), read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
-    waits, rounds = read_status_file(WaitingStatus, work / WAITING), read_status(work)
-    current = bool(said and held and said.state == "running" and waits.since >= said.time)  # not from an earlier life
-    members, share = entries(folder, work if meant and meant.name else None), agreed.largest_share if agreed else SHARE
-    weighs, spoken = weight_by_name(samples(members), share), {**versions.noted(work), **versions.noted(folder / "run")}
-    here = connected(folder) if held else frozenset()
+    live, held = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
+    members, share = entries(folder, work if meant and meant.known else None), agreed.largest_share if agreed else SHARE
+    versions_of = {**versions.noted(work), **versions.noted(folder / "run")}
     return {
         "federation": federation.name,
-        "study": meant.title if meant else None,
+        "study": getattr(meant, "name", None),
         "studies": overview(folder),
         "method": _method(agreed) if agreed else "",
         "version": str(versions.own()),
-        "state": _spoken(said.state if said else None, bool(held)),
-        "pid": held.pid if held else None,
-        "since": held.since if held else None,
+        **_fields(held, "pid", "since"),
         "trial": None if work == state else int(work.name),
-        "round": rounds.round if rounds else 0,
+        **_run(state, work, held is not None),
         "rounds": live.rounds or (agreed.study.rounds if agreed else None),
-        "code": said.code if said else None,
-        "reason": said.reason if said else "",
-        "waiting": {**waits.model_dump(mode="json"), "line": waits.line} if current else None,
-        "bytes_down": live.bytes_down,
-        "bytes_up": live.bytes_up,
-        "seconds": live.seconds,
+        **_fields(live, "bytes_down", "bytes_up", "seconds"),
         **_certificate("certificate", None if federation.insecure else folder / "certs" / "server.crt"),
-        "silos": [
-            {
-                "silo": member.name,
-                "state": _state(member, live),
-                "connected": member.name in here,
-                "samples": member.size,
-                "weight": weighs.get(member.name),
-                "joined": member.joined,
-                "left": member.left,
-                "version": spoken[member.name].pomona if member.name in spoken else None,
-                "why": live.why.get(member.name, ""),
-            }
-            for member in members
-        ],
-        "notes": [*_other_versions(spoken), *heavy(samples(members), share), *_turned_away(members, live)],
+        "silos": _silos(members, share, live, connected(folder) if held else frozenset(), versions_of),
+        "notes": [*_other_versions(versions_of), *heavy(samples(members), share), *_turned_away(members, live)],
     }
+
+
+def _fields(record: object, *names: str) -> Row:
+    """Fields of a record; None without one."""
+    return {name: getattr(record, name, None) for name in names}
+
+
+def _run(state: Path, work: Path, held: bool) -> Row:
+    """The state of a run, its last round, and what it waits for, unless that is from an earlier life of the server."""
+    said, rounds, waits = read_status(state), read_status(work), read_status_file(WaitingStatus, work / WAITING)
+    current = said is not None and held and said.state == "running" and waits.since >= said.time
+    return {
+        "state": _spoken(said.state if said else None, held),
+        "round": getattr(rounds, "round", 0),
+        "code": getattr(said, "code", None),
+        "reason": getattr(said, "reason", ""),
+        "waiting": {**waits.model_dump(mode="json"), "line": waits.line} if current else None,
+    }
+
+
+def _silos(
+    members: Sequence[RegisteredMember],
+    share: float,
+    live: LiveStatus,
+    here: Collection[str],
+    versions_of: Mapping[str, versions.Versions],
+) -> list[Row]:
+    weights = weight_by_name(samples(members), share)
+    return [
+        {
+            "silo": member.name,
+            "state": _state(member, live),
+            "connected": member.name in here,
+            "samples": member.size,
+            "weight": weights.get(member.name),
+            **_fields(member, "joined", "left"),
+            "version": getattr(versions_of.get(member.name), "pomona", None),
+            "why": live.why.get(member.name, ""),
+        }
+        for member in members
+    ]
 
 
 def _method(agreed: StudyAgreement) -> str:
@@ -134,60 +150,55 @@ def _spoken(state: str | None, held: bool) -> str:
 
 def silo(folder: Path) -> Row:
     """A silo's status: its node, its last visit, its certificate, its disk."""
-    federation = Federation.read(folder / "federation.toml")
-    state = folder / "state"
-    held, news = holder(state), read_status_file(NodeStatus, state / "node" / NODE)
-    visits, torn = history.read(state)
+    federation, state = Federation.read(folder / "federation.toml"), folder / "state"
+    node = read_status_file(NodeStatus, state / "node" / NODE)
+    _, torn = history.read(state)
     rounds = federation.study.rounds if federation.study else None
-    gone = "never started" if news.state is None else news.state if news.state in ENDED else "killed"
-    stopped = not held
+    visited = _visited([state], rounds)
     return {
         "federation": federation.name,
         "server": federation.server,
         "version": str(versions.own()),
         "server_version": str(versions.noted(state).get("server", "")),
         "version_warning": versions.warning(state, "server"),
-        "state": gone if stopped else news.state or "starting",
-        "since": news.since,
-        "restarts": news.restarts,
-        "reason": news.reason,
-        "round": _last_round(visits, rounds) if visits else None,
+        "state": _node_state(node, held=holder(state) is not None),
+        **_fields(node, "since", "restarts", "reason"),
+        **visited,
         "rounds": rounds,
         "own_study": federation.study is not None,
-        "fault": _latest([fault] if (fault := history.last_fault(state)) else []),
         "studies": [_study(folder, known) for known in KnownStudies(folder).all],
         "last_visit": _when(state / history.FILE),
         "torn_visits": torn,
-        "bytes_down": sum(v.bytes_down for v in visits),
-        "bytes_up": sum(v.bytes_up for v in visits),
         "privacy": privacy(folder),
         **_certificate("authority", None if federation.insecure else folder / "certs" / "ca.crt"),
         "free_gb": round(shutil.disk_usage(folder).free / 1e9, 1),
     }
 
 
-def _study(kit: Path, known: KnownStudy) -> Row:
-    """The decision on a study, and its last round here."""
-    visits = [visit for home in KnownStudies(kit).homes(known) for visit in history.read(home)[0]]
-    about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.status, "why": known.why}
-    faults = [fault for home in KnownStudies(kit).homes(known) if (fault := history.last_fault(home))]
+def _node_state(node: NodeStatus, held: bool) -> str:
+    """State of a node; recognises a killed one although its file says something else."""
+    if held:
+        return node.state or "starting"
+    return "never started" if node.state is None else node.state if node.state in ENDED else "killed"
+
+
+def _visited(homes: Sequence[Path], rounds: int | None) -> Row:
+    """The last round of a study here, 0 for none, its traffic and its last fault, from the folders of its rounds."""
+    visits = [visit for home in homes for visit in history.read(home)[0]]
+    faults = [fault for home in homes if (fault := history.last_fault(home))]
+    last = visits[-1].round if visits else 0
     return {
-        **about,
-        "round": _last_round(visits, known.study.rounds) if visits else 0,
+        "round": min(last, rounds or last),  # the closing visit comes after the last round and belongs to it
         "bytes_down": sum(v.bytes_down for v in visits),
         "bytes_up": sum(v.bytes_up for v in visits),
-        "fault": _latest(faults),
+        "fault": str(max(faults, key=lambda fault: fault.when)) if faults else "",
     }
 
 
-def _last_round(visits: Sequence[history.HistoryEntry], rounds: int | None) -> int:
-    """The round of the last visit; the closing visit comes after the last round and belongs to it."""
-    last: int = visits[-1].round
-    return last if rounds is None else min(last, rounds)
-
-
-def _latest(faults: Sequence[LastFault]) -> str:
-    return str(max(faults, key=lambda fault: fault.when)) if faults else ""
+def _study(kit: Path, known: KnownStudy) -> Row:
+    """The decision on a study, and its last round here."""
+    about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.status, "why": known.why}
+    return {**about, **_visited(KnownStudies(kit).homes(known), known.study.rounds)}
 
 
 def _certificate(name: str, path: Path | None) -> Row:

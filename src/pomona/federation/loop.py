@@ -9,7 +9,7 @@ from pomona.config import Config
 from pomona.core.errors import BudgetError, DivergedError, QuorumError
 from pomona.core.round import Roster
 from pomona.core.state import flatten, merged, only, rebuild
-from pomona.federation.admission import Admission, Expected, History, admit
+from pomona.federation.admission import Admission, Expected, History, Rejection, admit
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.callbacks import Callback
 from pomona.federation.checkpointing import Checkpointing
@@ -217,7 +217,7 @@ class Loop:
         if len(verdict.accepted) < self.quorum and self.quorum > 1:
             self.watcher.note(f"{self._shortage(verdict, number)}; once more")
             verdict = self._ask(visit, down, expected)
-        refused = tuple(r.line for r in verdict.rejected)
+        refused = tuple(self._line(r, number) for r in verdict.rejected)
         if len(verdict.accepted) < self.quorum:
             why = f"{refused[0]}; lower lr, or look at the data" if refused else "see who is absent, then resume"
             raise QuorumError(f"{self._shortage(verdict, number)}: {why}")
@@ -232,11 +232,16 @@ class Loop:
         verdict = admit(arrivals, expected, self._history)
         self.judged(number, verdict)
         for rejection in verdict.rejected:
-            who = "" if rejection.line == rejection.reason else f"{self.called(rejection.client)}, round {number}: "
-            self.watcher.note(f"{who}{rejection.reason}")
+            self.watcher.note(self._line(rejection, number))
         if arrivals and all(a.reply.fault for a in arrivals):
-            raise DivergedError(f"all clients of round {number} diverged: {verdict.rejected[0].line}")
+            raise DivergedError(f"all clients of round {number} diverged: {self._line(verdict.rejected[0], number)}")
         return verdict
+
+    def _line(self, rejection: Rejection, number: int) -> str:
+        """A rejection, by its client's name; a client's own fault names it already."""
+        if rejection.line == rejection.reason:
+            return rejection.line
+        return f"{self.called(rejection.client)}, round {number}: {rejection.reason}"
 
     def _shortage(self, verdict: Admission, number: int) -> str:
         """Describe that a round has too few uplinks."""

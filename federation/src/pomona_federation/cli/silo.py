@@ -11,7 +11,9 @@ from pomona.core.table import of_records
 from pomona_federation.cli.server import stopping
 
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
-Study = Annotated[str, Parameter(help="a study by its name or the first digits of its hash; default the kit's own")]
+Study = Annotated[
+    str | None, Parameter(help="a study by its name or the first digits of its hash; default the kit's own")
+]
 HERE = Path()
 
 
@@ -89,7 +91,7 @@ def stop(*, folder: Folder = HERE, json: Json = False) -> None:
     stopping(folder / "state", "silo", json)
 
 
-def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
+def check(*, study: Study = None, folder: Folder = HERE, json: Json = False) -> None:
     """Find problems before taking part, and show what would leave the silo."""
     from pomona_federation.silo.outgoing_filter import texts
     from pomona_federation.silo.preflight import run
@@ -107,7 +109,7 @@ def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> No
     sys.exit(code)
 
 
-def report(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
+def report(*, study: Study = None, folder: Folder = HERE, json: Json = False) -> None:
     """Show this silo's results: its accuracy, that of local training, and which silos helped."""
     from pomona.cli.progress import watching
     from pomona_federation.silo.silo_report import NO_GAIN

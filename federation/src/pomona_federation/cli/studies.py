@@ -182,7 +182,7 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
         from pomona_federation.silo.silo_in_study import Silo
 
         importable(folder)
-        Silo(folder, named).require_affordable("")
+        Silo(folder, named).require_affordable()
     done = known.decide(named, accepted, by or getpass.getuser())
     news = _tell(folder)
     if json:

@@ -12,15 +12,6 @@ from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, r
 from pomona_federation.monitoring.watched_server import WatchedServer
 
 LOCAL = ["127.0.0.1", "localhost"]  # host names that a browser on this machine, or a tunnel, may use
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 AT_ONCE = 32  # most connections
 
 
@@ -36,25 +27,7 @@ def application(routes: Sequence[Any]) -> Any:
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL, www_redirect=False)
     app = Starlette(routes=list(routes), middleware=[hosts])
     app.router.redirect_slashes = False  # the redirect would go to whatever the Host header contains after a colon
-    return Strict(app)
-
-
-class Strict:
-    """ASGI middleware that sets ``HEADERS`` on every answer."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on."""
-
-        async def sent(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                strict = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *strict]}
-            await send(message)
-
-        await self.app(scope, receive, sent)
+    return app
 
 
 def listening(port: int) -> socket.socket:

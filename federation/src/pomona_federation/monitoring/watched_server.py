@@ -25,7 +25,7 @@ from pomona.storage.hash_chain import parsed
 from pomona_federation import status
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
-from pomona_federation.study import SurveyStudy
+from pomona_federation.study import KIT, SurveyStudy
 
 AT_ONCE = 10_000  # lines per look
 
@@ -175,13 +175,13 @@ class AuditedServer:
     Attributes:
         seen: by silo, the time of its last message signed with its key, in ISO 8601.
         lost: processes that had to be restarted, by name.
-        studies: by name, "" for the one that the kit came with.
+        studies: by name.
     """
 
     seen: dict[str, str] = field(default_factory=dict)
     lost: Counter[str] = field(default_factory=Counter)
     studies: dict[str, JudgedStudy] = field(default_factory=lambda: defaultdict(JudgedStudy))
-    _study: str = ""  # the study whose lines follow
+    _study: str = KIT  # the study whose lines follow
 
     def take(self, line: bytes) -> None:
         """Add one line; a piece cut short by a kill is skipped."""
@@ -190,7 +190,7 @@ class AuditedServer:
             return
         event, when, silo = (plain(str(fields.get(key, ""))) for key in ("event", "time", "silo"))
         if event == "start":
-            self._study = plain(str(fields.get("study", "")))
+            self._study = plain(str(fields.get("study", KIT)))
         elif event in SPOKE:
             self.seen[silo] = when
         elif event == "lost":
@@ -255,7 +255,6 @@ class StudyView:
     """One study of a server.
 
     Attributes:
-        name: "" for the one that the kit came with.
         folder: of its run.
         standing: as returned by ``status.server``, with each silo's ``epsilon``.
         recorded: its events; for a search those of its newest trial.
@@ -263,7 +262,6 @@ class StudyView:
         seen, lost: as in ``AuditedServer``.
     """
 
-    name: str
     folder: Path
     standing: Row
     recorded: RecordedRun
@@ -298,7 +296,7 @@ class WatchedServer:
         return [self._view(queue, study) for study in meant.values()] or [self._view(queue, None)]
 
     def _view(self, queue: StudyQueue, meant: QueuedStudy | None) -> StudyView:
-        name, folder = (meant.name, meant.folder) if meant else ("", self.kit / "run")
+        name, folder = (meant.name, meant.folder) if meant else (KIT, self.kit / "run")
         with self._lock:
             audited = self._audit.look()
             events = (meant.at_work if meant else folder) / EVENTS
@@ -309,7 +307,7 @@ class WatchedServer:
             spent = self._accounts[name].bounds(standing) if meant else {}
             silos = [{**silo, "epsilon": spent.get(silo["silo"])} for silo in standing["silos"]]
             standing = {**standing, "silos": silos}
-            return StudyView(name, folder, standing, record, audited.studies[name], audited.seen, audited.lost)
+            return StudyView(folder, standing, record, audited.studies[name], audited.seen, audited.lost)
 
 
 def moment(text: str) -> float | None:

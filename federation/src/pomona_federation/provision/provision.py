@@ -112,9 +112,7 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
         raise ConfigError(f"silo {name!r} has a kit in {out}; choose a new name, also for one that was revoked")
     if federation.insecure and key:
         raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
-    brought = keys.public(key) if key else None
-    authority = None if federation.insecure else issuer_of(out)
-    new = [_member(authority, federation, name, brought)] if authority else []
+    new = [] if federation.insecure else [_member(issuer_of(out), federation, name, keys.public(key) if key else None)]
     members = [*_known(server / "keys"), *new]
     _distinct([*members, *(one for folder in sorted((out / RENEWED).glob("*/*")) for one in _known(folder))])
     others = [path.parent for path in sorted(out.glob("*/silo.toml"))]

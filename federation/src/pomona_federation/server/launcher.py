@@ -22,6 +22,7 @@ from pomona_federation.server.registry_admin import members
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.superlink_client import SuperLinkClient, connection, reachable
 from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
+from pomona_federation.study import KIT
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
 from pomona_federation.supervision.processes import QUIET, environment
 from pomona_federation.supervision.supervisor import Supervisor
@@ -47,11 +48,11 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standi
     folder, state = folder.absolute(), folder.absolute() / "run"
     os.umask(0o077)
     standing |= federation.study is None
-    queue, before = StudyQueue(folder), read_status(state)
-    if before and before.state == "finished" and not standing and not queue.open:
+    queue, before, done = StudyQueue(folder), read_status(state), last_round(state)
+    finished = before is not None and before.state == "finished"
+    if before and finished and not standing and not queue.open:
         say(f"the run in {state} is finished after round {before.round}; nothing to do")
         return before
-    done = last_round(state)
     if resume and not (done or queue.begun):
         raise CheckpointError(f"{state} holds no run to resume; use `pomona server start`")
     try:
@@ -61,8 +62,8 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standi
             env = _flower(folder, state, federation)
             require_ready(folder, federation)
             if before and before.state == "failed":
-                queue.resume("")
-            if (before and before.state != "finished") or done:
+                queue.resume(KIT)
+            if done or (before and not finished):
                 say(f"going on after round {done}")
             return _served(folder, federation, env, say, standing)
     except OSError as fault:

@@ -143,32 +143,20 @@ class MessageExchange:
         Returns:
             Who was turned away meanwhile, and why.
         """
-        began, nodes = monotonic(), self.handshake.nodes
-        limit, last_seen = began + self.agreed.study.deadline, dict.fromkeys(messages, began)
-        sent, turned_away = dict[str, int](), dict[str, str]()  # tickets' places; reasons
-        self.waiting.begin(stage, self.agreed.study.deadline)
-        while (open_ := _open(messages)) and monotonic() < limit:
-            online, now = self.bus.online(), monotonic()
+        began, deadline = monotonic(), self.agreed.study.deadline
+        last_seen, sent, turned_away = dict.fromkeys(messages, began), dict[str, int](), dict[str, str]()
+        self.waiting.begin(stage, deadline)
+        while (open_ := _open(messages)) and monotonic() < began + deadline:
+            online, now, nodes = self.bus.online(), monotonic(), self.handshake.nodes
             if any(nodes.get(place) not in online for place in open_):
                 self.handshake.ask()  # a silo may be back under another node
             due = [p for p in open_ if p not in sent.values() and nodes.get(p) in online]
-            sent |= self._send({place: messages[place] for place in due}, limit - now)
+            sent |= self._send({place: messages[place] for place in due}, began + deadline - now)
             got = self.bus.fetch([*sent, *self.handshake.tickets])
             came = bool(got)
-            for ticket in tuple(got):
-                answer = got.pop(ticket)  # dropped once processed: it may be large
-                if ticket not in sent:
-                    turned_away |= self.handshake.meet(ticket, answer)
-                    continue
-                place = sent.pop(ticket)
-                if isinstance(answer, Undelivered):
-                    messages[place].fail(answer.reason, answer.again)
-                else:
-                    hear(place, answer)
+            turned_away |= self._take(got, sent, messages, hear)
             last_seen |= {place: now for place in _open(messages) if nodes.get(place) in online}
-            for place in _open(messages):
-                if place not in sent.values() and now - last_seen[place] > self.agreed.study.patience:
-                    messages[place].fail("it is not connected")
+            self._give_up(messages, {p: seen for p, seen in last_seen.items() if p not in sent.values()}, now)
             self.waiting.tell(*progress(messages, sent.values()))
             if not came and _open(messages):
                 self.bus.wait(self.pause)
@@ -176,6 +164,31 @@ class MessageExchange:
             messages[place].done = True
         self.waiting.tell(*progress(messages, ()))
         return turned_away
+
+    def _take(
+        self,
+        got: dict[str, Message | Undelivered],
+        sent: dict[str, int],
+        messages: Mapping[int, OutgoingMessage],
+        hear: Callable[[int, Message], None],
+    ) -> dict[str, str]:
+        """Process answers, and take their tickets out of those ``sent``. Returns who was turned away, and why."""
+        turned_away = dict[str, str]()
+        for ticket in tuple(got):
+            answer = got.pop(ticket)  # dropped once processed: it may be large
+            if ticket not in sent:
+                turned_away |= self.handshake.meet(ticket, answer)
+            elif isinstance(answer, Undelivered):
+                messages[sent.pop(ticket)].fail(answer.reason, answer.again)
+            else:
+                hear(sent.pop(ticket), answer)
+        return turned_away
+
+    def _give_up(self, messages: Mapping[int, OutgoingMessage], last_seen: Mapping[int, float], now: float) -> None:
+        """Give up the silos that were offline for longer than ``patience``."""
+        for place in _open(messages):
+            if now - last_seen.get(place, now) > self.agreed.study.patience:
+                messages[place].fail("it is not connected")
 
     def _send(self, due: Mapping[int, OutgoingMessage], seconds: float) -> dict[str, int]:
         """Send messages to the silos of these places, all at once. Returns the places by ticket."""

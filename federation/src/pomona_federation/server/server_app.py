@@ -42,7 +42,7 @@ from pomona_federation.server.round_messages import AdmissionLog
 from pomona_federation.server.search_study import search
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.survey_app import conduct
-from pomona_federation.study import EvaluationStudy, SearchStudy, SurveyStudy, TrainingStudy
+from pomona_federation.study import KIT, EvaluationStudy, SearchStudy, SurveyStudy, TrainingStudy
 from pomona_federation.supervision.process_logs import SERVER, logging_to
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 
@@ -50,13 +50,13 @@ QUARANTINED = "not asked to train: its uplinks were refused too often in a row"
 logger = logging.getLogger("pomona")
 
 
-def coordinate(kit: Path, bus: MessageBus, study: str = "", pause: float = 1.0) -> None:
+def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0) -> None:
     """Run a study of a server's kit to its end, from its last committed round.
 
     Args:
         kit: the server's.
         bus: carries messages.
-        study: its name; "" for the one that the kit came with.
+        study: its name.
         pause: seconds between looks for answers.
 
     Raises:

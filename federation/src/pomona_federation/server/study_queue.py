@@ -92,7 +92,7 @@ class QueuedStudy:
     """One study of a server.
 
     Attributes:
-        name: "" for the one that the kit came with.
+        name: ``KIT`` for the one that the kit came with.
         folder: of its run.
         known: the submitted study; None for the kit's own, which a silo accepts by starting.
     """
@@ -100,11 +100,6 @@ class QueuedStudy:
     name: str
     folder: Path
     known: SubmittedStudy | None = None
-
-    @property
-    def title(self) -> str:
-        """Its name in messages."""
-        return self.name or "the kit's own"
 
     @property
     def at_work(self) -> Path:
@@ -132,16 +127,16 @@ class StudyQueue:
     @property
     def all(self) -> list[QueuedStudy]:
         """All studies, in order. Raises StorageError for a file that cannot be read."""
-        own = [QueuedStudy("", self.kit / "run")] if self.federation.study else []
+        own = [QueuedStudy(KIT, self.kit / "run")] if self.federation.study else []
         return [*own, *self._submitted()]
 
     def named(self, name: str) -> QueuedStudy:
-        """A study by name, "" for the kit's own. Raises ConfigError."""
+        """A study by name. Raises ConfigError."""
         known = {study.name: study for study in self.all}
         if name not in known:
-            if not name:
+            if name == KIT:
                 raise ConfigError("this federation's kit came with no study; name one of `pomona server study list`")
-            raise ConfigError(f"no study {name!r}; {near(name, sorted(filter(None, known)))}")
+            raise ConfigError(f"no study {name!r}; {near(name, sorted(known))}")
         return known[name]
 
     def state(self, study: QueuedStudy) -> State:
@@ -211,7 +206,7 @@ class StudyQueue:
         """The study completed with data of the study that it refers to. Raises ConfigError."""
         if not isinstance(study, EvaluationStudy) or study.evaluate.of is None:
             return study
-        judged = self.named("" if study.evaluate.of == KIT else study.evaluate.of)
+        judged = self.named(study.evaluate.of)
         return completed(study, judged.agreed(self.federation, self.kit), self.kit, judged.folder)
 
     def _keep_weights(self, study: RunStudy, given: Path, sha256: str) -> RunStudy:
@@ -241,7 +236,7 @@ class StudyQueue:
         study = self.named(name)
         if not study.known or self.state(study) != "proposed":
             raise ConfigError(
-                f"study {study.title} is {self.state(study)}; only a study that waits for decisions can be begun"
+                f"study {study.name} is {self.state(study)}; only a study that waits for decisions can be begun"
             )
         accepted, declined, members = self._decisions(study)
         if len(accepted) < (quorum := study.agreed(self.federation, self.kit).quorum):

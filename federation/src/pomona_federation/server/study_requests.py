@@ -49,20 +49,20 @@ def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
     kind = study.known.study.kind if study.known else "train"
     if kind not in RESULTS:
         raise ConfigError(
-            f"study {study.title} is of kind {kind}, whose results are models: `pomona report` shows them"
+            f"study {study.name} is of kind {kind}, whose results are models: `pomona report` shows them"
         )
     path = study.folder / f"{RESULTS[kind]}.{form}"
     try:
         return text(path)
     except FileNotFoundError:
-        raise ConfigError(f"study {study.title} is {queue.state(study)} and has no result yet") from None
+        raise ConfigError(f"study {study.name} is {queue.state(study)} and has no result yet") from None
 
 
 def _row(queue: StudyQueue, study: QueuedStudy, members: list[str]) -> Row:
     said, rounds, known = read_status(study.folder), read_status(study.at_work), study.known
     decided = Consents(study.folder).decisions if known else {}
     return {
-        "study": study.title,
+        "study": study.name,
         "hash": known.agreement[:16] if known else "",
         "kind": known.study.kind if known else "train",
         "state": queue.state(study),

@@ -12,6 +12,7 @@ from pomona.core.table import NOTHING, Table, csv_text, markdown
 from pomona.metrics.client_statistics import summarize
 from pomona.metrics.metric import Metric, metric_named
 from pomona.record.result import Result
+from pomona.record.rows import Evaluation
 from pomona.results.web.page_writer import render, write_page
 from pomona.results.wording import capital
 from pomona_federation import cross_evaluation
@@ -110,17 +111,11 @@ class EvaluationResult(Settings):
 
 def gathered(result: Result, agreed: StudyAgreement, names: Sequence[str], declined: Sequence[str]) -> EvaluationResult:
     """The matrix from a run's record; see ``write``."""
-    terms, clients = agreed.evaluate, result.about["clients"]
+    terms = agreed.evaluate
     assert terms
-    whose = {cross_evaluation.name(place): silo for silo, place in terms.models.items()}
-    whose |= {} if terms.models else {cross_evaluation.GIVEN: cross_evaluation.GIVEN}
-    cells = []
-    for e in result.evaluations:
-        sure = e.interval or (None,) * len(e.clients)
-        for place, samples, value, interval in zip(e.clients, e.samples, e.value, sure, strict=True):
-            if e.model in whose and samples >= LEAST_SAMPLES:
-                about = {"model": whose[e.model], "silo": clients[place], "split": e.split, "samples": samples}
-                cells.append(JudgedCell(**about, value=value, interval=interval))
+    given = {cross_evaluation.GIVEN: cross_evaluation.GIVEN}
+    whose = {cross_evaluation.name(place): silo for silo, place in terms.models.items()} or given
+    cells = [cell for e in result.evaluations if e.model in whose for cell in _cells(e, whose[e.model], result)]
     told = [name for name in names if any(c.silo == name for c in cells)]
     return EvaluationResult(
         metric=result.metric.name,
@@ -132,6 +127,16 @@ def gathered(result: Result, agreed: StudyAgreement, names: Sequence[str], decli
         absent=tuple(name for name in names if name not in told and name not in declined),
         cells=tuple(cells),
     )
+
+
+def _cells(e: Evaluation, model: str, result: Result) -> list[JudgedCell]:
+    """One model at each silo with enough samples."""
+    clients, intervals = result.about["clients"], e.interval or (None,) * len(e.clients)
+    return [
+        JudgedCell(model=model, silo=clients[place], split=e.split, samples=samples, value=value, interval=interval)
+        for place, samples, value, interval in zip(e.clients, e.samples, e.value, intervals, strict=True)
+        if samples >= LEAST_SAMPLES
+    ]
 
 
 def write(agreed: StudyAgreement, result: Result, names: Sequence[str], declined: Sequence[str], out: Path) -> Path:

@@ -17,6 +17,7 @@ from pomona.storage.run_status import Status, ended, last_round, read_status, wr
 from pomona_federation.audit import Audit
 from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
 from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
+from pomona_federation.study import KIT
 from pomona_federation.supervision.processes import end
 from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
 
@@ -130,12 +131,8 @@ class ServerPolicy:
         self._over = True
         if not self.standing and not self.queue.open:
             return step
-        self.say(f"{self._title} is over ({step.state}, round {step.round})")
+        self.say(f"study {self._study.name if self._study else KIT} is over ({step.state}, round {step.round})")
         return Restart(0.0, stop=False)
-
-    @property
-    def _title(self) -> str:
-        return f"study {self._study.title}" if self._study and self._study.name else "the kit's study"
 
     def _next(self, supervisor: Supervisor) -> QueuedStudy | None:
         """The unfinished study, or the next that may run, waiting for one; None if no more will come.
@@ -147,7 +144,7 @@ class ServerPolicy:
             if not self.standing and not queue.open:
                 return None
             if not told:
-                waiting = [s.title for s in queue.open]
+                waiting = [s.name for s in queue.open]
                 self.say(f"waiting for the silos to decide on {', '.join(waiting)}" if waiting else "no study to run")
                 told = True
             time.sleep(TICK)
@@ -163,8 +160,7 @@ class ServerPolicy:
         if self._over and (study := self.queue.next()):
             self._study, self._over, self._failures, self._alike = study, False, 0, 0
             self._reached = "", -1
-            if study.name:
-                self.say(f"study {study.name} begins")
+            self.say(f"study {study.name} begins")
 
     def _judged(self, verdict: Verdict) -> Restart | Status:
         """Follow a verdict on the current study: restart it, or return its last status."""
@@ -227,7 +223,7 @@ class ServerPolicy:
             seen = Observation(status, age, supervisor.alive, app, appeared, time.monotonic() - began)
             if (verdict := judge(seen)) != "wait":
                 return verdict
-            if study.name and self.queue.state(self.queue.named(study.name)) == "aborted":
+            if self.queue.state(self.queue.named(study.name)) == "aborted":
                 self._stop_others(self._link, supervisor)
                 return "aborted"
             if self._changed():

@@ -99,14 +99,9 @@ class ClientApp:
         clients, reply = self._visit(task, down, start)
         if self.silo.own.config.privacy:
             PrivacyBudget(self.silo.folder).note_spent(task.agreement, task.run, clients.spent(task.place))
+        uplink = self._uplink(reply) if task.trains and not reply.fault else b""
         about |= disclosed(reply, self.silo.agreed.run_study.shares)
-        uplink = b""
-        if task.trains and not reply.fault:
-            uplink = self._encoding.pack_uplink(reply.uplink)
-            most = self.silo.file.max_upload_mb
-            if most is not None and len(uplink) > most * 1e6:
-                raise ProtocolError(f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}")
-            about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
+        about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)} if uplink else {}
         cache.keep(rows)
         # The duration of private steps reveals how many samples were drawn.
         seconds = 0.0 if self.silo.own.config.privacy else round(perf_counter() - began, 1)
@@ -117,6 +112,13 @@ class ClientApp:
         if not task.trains and not reply.fault:  # only now: after a kill before the model was saved it is done again
             self._rounds.keep_evaluation(task, answer)
         return answer, uplink
+
+    def _uplink(self, reply: Reply) -> bytes:
+        """The bytes of an uplink. Raises ProtocolError for more than this silo sends."""
+        uplink, most = self._encoding.pack_uplink(reply.uplink), self.silo.file.max_upload_mb
+        if most is not None and len(uplink) > most * 1e6:
+            raise ProtocolError(f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}")
+        return uplink
 
     @property
     def _samples(self) -> int:

@@ -121,7 +121,7 @@ def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
             return Verdict(False, "; ".join(wrong))
         read = True
         with enough(f"study {known.study.name}", "let a person decide, on a machine with more memory"):
-            silo.require_affordable("")
+            silo.require_affordable()
             found = facts(silo)
     except Exception as fault:  # from custom code, an allocator, a driver: only this study's fault
         return Verdict(False, worded(fault), read)
@@ -157,6 +157,7 @@ def decided(kit: Path, known: KnownStudy) -> KnownStudy:
     if policy is None:
         return known
     studies, sha256 = KnownStudies(kit), policy_sha256(kit)
+    assert sha256, "the file is there"
     killed = f"the process that applied {FILE} ({sha256[:16]}) to it was killed; decide yourself, or change {FILE}"
     if known.why == killed:
         return known

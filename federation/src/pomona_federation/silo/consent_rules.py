@@ -121,10 +121,10 @@ class ConsentPolicy(ConsentTerms):
         return ConsentTerms(**{name: getattr(self, name) for name in ConsentTerms.model_fields})
 
 
-def policy_sha256(kit: Path) -> str:
-    """SHA-256 in hex of a kit's ``policy.toml``; "" if there is none. Raises ConfigError."""
+def policy_sha256(kit: Path) -> str | None:
+    """SHA-256 in hex of a kit's ``policy.toml``; None if there is none. Raises ConfigError."""
     path = kit / FILE
     try:
-        return sha256(path) if path.exists() else ""
+        return sha256(path) if path.exists() else None
     except OSError as fault:
         raise ConfigError(f"{path} cannot be read ({fault.strerror}); make it a plain file of this account") from None

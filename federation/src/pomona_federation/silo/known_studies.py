@@ -186,7 +186,7 @@ class KnownStudies:
         by: str,
         why: str = "",
         terms: ConsentTerms | None = None,
-        policy: str = "",
+        policy: str | None = None,
     ) -> KnownStudy:
         """Record a decision: in the silo's audit log first, then where tasks are checked against it. Raises OSError.
 

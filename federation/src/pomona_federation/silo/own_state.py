@@ -17,8 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from pomona.core.bounds import Sha256, plain
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import content
@@ -66,11 +64,11 @@ LONGEST_LINE = 600  # most characters of a line of rules
 class Origin(Settings):
     """The mark of a state made on this machine.
 
-    ``policy``: SHA-256 of the consent rules in the kit at that time; "" for none.
+    ``policy``: SHA-256 of the consent rules in the kit at that time; None for none.
     """
 
     mark: Sha256
-    policy: str = Field("", pattern="^([0-9a-f]{64})?$")
+    policy: Sha256 | None = None
 
 
 def begin(kit: Path) -> Origin:
@@ -92,7 +90,7 @@ def origin(kit: Path) -> Origin | None:
     """The origin of a kit's state; None if the state is empty. Raises as ``begin``."""
     state = kit / "state"
     known = read_json(Origin, state / FILE) if state.is_dir() and not state.is_symlink() else None
-    if known and sealed(known.mark, STATE, known.policy):
+    if known and sealed(known.mark, STATE, known.policy or ""):
         return known
     if found := list(islice(_strange(state), SHOWN + 1)):
         names = ", ".join(plain(name, 120) for name in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
@@ -103,9 +101,9 @@ def origin(kit: Path) -> Origin | None:
     return None
 
 
-def mark(kit: Path, policy: str = "") -> Origin:
+def mark(kit: Path, policy: str | None = None) -> Origin:
     """Mark a kit's state as made here. Raises StorageError."""
-    made = Origin(mark=seal(STATE, policy), policy=policy)
+    made = Origin(mark=seal(STATE, policy or ""), policy=policy)
     with writing(kit / "state"):
         write_json(kit / "state" / FILE, made)
     return made
@@ -152,10 +150,11 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
     if policy is None:
         yield RuleLine(f"there is no {POLICY}: a person accepts each study")
     else:
-        now, first = policy_sha256(kit), origin.policy if origin else None
+        now = policy_sha256(kit)
+        assert now, "the file is there"
         whence = (
             "it came with the kit, unless somebody here wrote it before the silo's first start: read it"
-            if first is None or now == first
+            if origin is None or now == origin.policy
             else "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked over this "
             "folder brought it: read it"
         )

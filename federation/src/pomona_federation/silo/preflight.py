@@ -21,20 +21,20 @@ from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.silo_scenario import require_device, worst_cost
-from pomona_federation.silo.study_facts import ANY_RUN, facts, readable, remarks
+from pomona_federation.silo.study_facts import facts, readable, remarks
 from pomona_federation.silo.study_proposals import compare, over_the_network
 from pomona_federation.versions import mismatch, own
 
 TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
 
 
-def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any], int]:
+def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[str, Any], int]:
     """All checks of a silo's kit.
 
     Args:
         folder: the kit.
-        study: name or first digits of the hash of one that the server has offered, accepted or not; "" for the one that
-            the kit came with, if any.
+        study: name or first digits of the hash of one that the server has offered, accepted or not; None for the one
+            that the kit came with, if any.
 
     Returns:
         Their lines, what would leave the silo (empty if unknown), and the exit code.
@@ -45,13 +45,10 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
     work = checks.make("study", lambda: _study(folder, study)) if study else Silo(folder)
     checks.make("state", lambda: _state(folder))
     if silo:
-        for line in checks.make("rules", partial(_rules, folder, silo)) or ():
-            checks.lines.append(CheckLine("rules", "warning" if line.foreign else "ok", line.text))
+        _check_settings(checks, folder, silo)
     federation = checks.make("agreement", partial(_agreement, work)) if work else None
     if work and federation:
         checks.make("compare", partial(_digits, work, federation))
-    if silo and silo.device != "cpu":
-        checks.make("device", partial(_device, silo.device))
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
     if federation and not federation.insecure:
         checks.make("key", lambda: kit_checks.own_key(folder, silo.name if silo else folder.name))
@@ -66,6 +63,14 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
     return checks.lines, leaves, checks.code
 
 
+def _check_settings(checks: Checks, folder: Path, silo: SiloFile) -> None:
+    """Check the rules in force, and the GPU if there shall be one."""
+    for line in checks.make("rules", partial(_rules, folder, silo)) or ():
+        checks.lines.append(CheckLine("rules", "warning" if line.foreign else "ok", line.text))
+    if silo.device != "cpu":
+        checks.make("device", lambda: (None, f"{require_device(silo.device)} computes"))
+
+
 def _check_data(checks: Checks, silo: SiloFile, work: Silo, leaves: dict[str, Any]) -> None:
     """Check the data for the study, or without one all data that the silo names, as a survey would read them."""
     if not work.studying:
@@ -76,10 +81,6 @@ def _check_data(checks: Checks, silo: SiloFile, work: Silo, leaves: dict[str, An
     else:
         for remark in checks.make("data", lambda: _data(work, leaves)) or ():
             checks.lines.append(CheckLine("remark", "warning", remark))
-
-
-def _device(name: str) -> tuple[None, str]:
-    return None, f"{require_device(name)} computes"
 
 
 def _silo(folder: Path) -> tuple[SiloFile, str]:
@@ -175,7 +176,7 @@ def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
     survey = work.agreed.survey
     assert survey
     found = readable(work.file.data, survey)
-    work.require_affordable(ANY_RUN)
+    work.require_affordable()
     leaves |= departing_in_survey(work.federation, survey)
     return None, found
 
@@ -205,7 +206,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     if own.config.privacy:
         leaves["epsilon"] = _whole_run(worst_cost(own))
         leaves["total"] = str(found.total)
-    work.require_affordable(ANY_RUN)
+    work.require_affordable()
     sizes = f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} test samples"
     if own.targets == "classes":
         counts = label_counts(own.partition, own.dataset)[0].tolist()

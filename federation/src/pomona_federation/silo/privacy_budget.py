@@ -73,14 +73,14 @@ class Claim:
     """The request of a run.
 
     Attributes:
-        study: its name; "" for the kit's own.
-        agreement, run: the agreement's hash, and the run's id; "" for any, when nothing is reserved.
+        study: its name.
+        agreement, run: the agreement's hash, and the run's id; None for any, when nothing is reserved.
         worst: computes the worst-case cost; called only if that is not known yet.
     """
 
     study: str
     agreement: str
-    run: str
+    run: str | None
     worst: Callable[[], Cost]
 
 
@@ -112,7 +112,7 @@ class Reservation(Settings):
     def covers(self, claim: Claim, places: set[str]) -> bool:
         """Whether it was made for this run and all of these places; their contents may have changed since."""
         mine = {source.place for source in self.data}
-        return self.agreement == claim.agreement and claim.run in {"", self.run} and places <= mine
+        return self.agreement == claim.agreement and claim.run in {None, self.run} and places <= mine
 
 
 class BudgetFile(Settings):
@@ -165,7 +165,7 @@ class PrivacyBudget:
             return _sum(self._on(made.data))
         return self.total(data) + claim.worst()
 
-    def runs(self, agreement: str, but: str = "") -> dict[str, float]:
+    def runs(self, agreement: str, but: str | None = None) -> dict[str, float]:
         """Reserved epsilon of each run of a study, except one; a run that read several data sets counts once."""
         runs: dict[str, float] = {}
         for made in self.reservations:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pomona.core.bounds import PLACES, Count, Number, Place, Sha256
 from pomona.core.errors import ProtocolError
@@ -123,12 +122,6 @@ class PeerHistory(Settings):
     places: dict[Place, SiloName] = Field({}, max_length=PLACES)
     unsigned: dict[SiloName, Sha256] = Field({}, max_length=PLACES)
     shown: dict[SiloName, tuple[Number, ...]] = Field({}, max_length=PLACES)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _before(cls, told: Any) -> Any:
-        """Accept files with rounds only, from before places and unsigned rows were recorded."""
-        return {"rounds": told} if isinstance(told, dict) and told and not told.keys() & {"run", "rounds"} else told
 
 
 @dataclass(frozen=True)

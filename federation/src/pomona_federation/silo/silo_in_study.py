@@ -63,12 +63,12 @@ class Silo:
         return self
 
     @classmethod
-    def in_study(cls, folder: Path, which: str) -> "Silo":
-        """A kit's silo in the study with this name or first digits of its hash; "" for the kit's own.
+    def in_study(cls, folder: Path, which: str | None) -> "Silo":
+        """A kit's silo in the study with this name or first digits of its hash; None for the kit's own.
 
         Raises ConfigError if there is none.
         """
-        if which:
+        if which is not None:
             return cls(folder, KnownStudies(folder).named(which))
         silo = cls(folder)
         if not silo.studying:
@@ -145,10 +145,10 @@ class Silo:
         """The silo's data, read and checked, as a scenario of one client."""
         return own_scenario(self.file, self.agreed)
 
-    def require_affordable(self, run: str) -> None:
+    def require_affordable(self, run: str | None = None) -> None:
         """Raise PrivacyError if a whole run would exceed this silo's privacy limit, for the run or in total.
 
-        ``run``: its id; "" for any, before there is one.
+        ``run``: its id; None for any, before there is one.
         """
         most, before = self.file.accept_epsilon, PrivacyBudget(self.folder).unknown.epsilon
         if most is not None and (worst := self._alone.epsilon) + before > most:
@@ -160,8 +160,8 @@ class Silo:
             )
         PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
 
-    def claim(self, run: str) -> Claim:
-        """The run's claim on this silo's privacy budget; "" for any run."""
+    def claim(self, run: str | None = None) -> Claim:
+        """The run's claim on this silo's privacy budget; None for any run."""
         agreement, survey = self.agreement, self.agreed.survey
 
         def trained() -> Cost:

@@ -97,14 +97,14 @@ class Report:
 
 
 def report(
-    folder: Path, watch: Callable[[Config], Callback | None] = lambda _: None, study: str = ""
+    folder: Path, watch: Callable[[Config], Callback | None] = lambda _: None, study: str | None = None
 ) -> tuple[Report, Path]:
     """Make the report of a silo's kit, and write it to ``report.md`` in the study's folder of ``state``.
 
     Args:
         folder: the kit.
         watch: makes a progress line for local training, if that has not been computed yet.
-        study: name or first digits of the hash of one that was offered; "" for the one that the kit came with.
+        study: name or first digits of the hash of one that was offered; None for the one that the kit came with.
 
     Returns:
         The report, and its file.

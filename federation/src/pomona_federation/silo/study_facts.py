@@ -27,7 +27,6 @@ from pomona_federation.survey import silo
 from pomona_federation.survey.settings import SurveySettings
 
 NAMED = 12  # most columns named in a line
-ANY_RUN = ""
 
 
 def readable(data: DataSettings, survey: SurveySettings | None = None) -> str:
@@ -122,10 +121,10 @@ class StudyFacts:
 
 def facts(silo: Silo) -> StudyFacts:
     """Determine the facts. Raises PomonaError if the data or the network do not fit the study."""
-    total = PrivacyBudget(silo.folder).total_with(silo.claim(ANY_RUN), silo.file.data)
+    total = PrivacyBudget(silo.folder).total_with(silo.claim(), silo.file.data)
     if asked := silo.agreed.survey:
         readable(silo.file.data, asked)
-        return StudyFacts(silo.claim(ANY_RUN).worst(), total, Traffic(0, 0, 0))
+        return StudyFacts(silo.claim().worst(), total, Traffic(0, 0, 0))
     return StudyFacts(worst_cost(silo.own), total, _in_all([traffic(silo.own, one) for one in silo.agreed.runs]))
 
 

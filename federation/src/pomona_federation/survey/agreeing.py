@@ -25,16 +25,7 @@ def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[F
     """
     _require_alike(silos)
     by_silo = {name: {form.name: form for form in own.columns} for name, own in silos.items()}
-    first = next(iter(by_silo.values()))
-    common = [column for column in first if all(column in forms for forms in by_silo.values())]
-    notes = [
-        f"{name} has columns that others have not: {listed(alone)}; it leaves them out by data.drop_columns"
-        for name, forms in by_silo.items()
-        if (alone := [column for column in forms if column not in common])
-    ]
-    if survey.columns:
-        notes += [f"column {column} is not at every silo" for column in survey.columns if column not in common]
-        common = [column for column in common if column in survey.columns]
+    common, notes = _common(survey, by_silo)
     forms = {column: [of[column] for of in by_silo.values()] for column in common}
     if mixed := [column for column, each in forms.items() if _kinds(each) == {"number", "date"}]:
         notes.append(f"dates for some silos and numbers for others: {listed(mixed)}; set data.dates at all of them")
@@ -42,6 +33,19 @@ def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[F
     if not question.columns:
         raise DataError(f"{listed([*silos])} have no column in common; name their columns alike in their silo.toml")
     return question, tuple(notes)
+
+
+def _common(survey: SurveySettings, by_silo: Mapping[str, Mapping[str, ColumnForm]]) -> tuple[list[str], list[str]]:
+    """The columns that all silos have and the survey asks about, and remarks on the others."""
+    first = next(iter(by_silo.values()))
+    common = [column for column in first if all(column in forms for forms in by_silo.values())]
+    notes = [
+        f"{name} has columns that others have not: {listed(alone)}; it leaves them out by data.drop_columns"
+        for name, forms in by_silo.items()
+        if (alone := [column for column in forms if column not in common])
+    ]
+    notes += [f"column {column} is not at every silo" for column in survey.columns if column not in common]
+    return [column for column in common if not survey.columns or column in survey.columns], notes
 
 
 def _require_alike(silos: Mapping[str, ColumnsReply]) -> None:
