@@ -33,26 +33,6 @@ class RunEndedError(Exception):
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """A message as SuperLink has sent it.
-
-    Attributes:
-        metadata: Flower's message without its content.
-        tree: ids of its parts.
-        parts: their bytes, by id.
-    """
-
-    metadata: Any
-    tree: Any
-    parts: Mapping[str, bytes]
-
-    @property
-    def run(self) -> int:
-        """The id of its run."""
-        return int(self.metadata.metadata.run_id)
-
-
-@dataclass(frozen=True)
 class Connection:
     """A silo's connection to SuperLink, in the functions that Flower makes for its SuperNode."""
 
@@ -65,11 +45,12 @@ class Connection:
     push_object: Callable[..., None]
     confirm: Callable[[int, str], None]
 
-    def pull(self, message: Any, tree: Any, most: int) -> Fetched:
-        """Fetch the parts of a received message.
+    def pull(self, message: Any, tree: Any, most: int) -> list[bytes]:
+        """Fetch a received message, as bytes for ``run_client_app``.
 
         Raises RunEndedError, and ProtocolError for more than ``most`` bytes or more parts than so many are cut into.
         """
+        from flwr.common.serde import message_to_proto
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
         from flwr.supercore.inflatable.inflatable_utils import pull_objects
         from flwr.supercore.run import RunNotRunningException
@@ -93,7 +74,8 @@ class Connection:
             self.confirm(run, message.metadata.message_id)
         except RunNotRunningException:
             raise RunEndedError from None
-        return Fetched(message, tree, parts)
+        named = [part for name, data in parts.items() for part in (name.encode(), data)]
+        return [message_to_proto(message).SerializeToString(), tree.SerializeToString(), *named]
 
     def federated(self, run: int) -> str:
         """SHA-256 of a run's app, as the server states it; "" for a run without a ServerApp."""
@@ -162,14 +144,6 @@ def connection(address: str, ca: str | None, key: bytes | None, make: Callable[[
         keys = private, private.public_key()
     with module.http_request_response(address, ca is None, ca, keys) as made:
         yield Connection(*made)
-
-
-def unpacked_parts(fetched: Fetched) -> list[bytes]:
-    """A fetched message as bytes, for ``run_client_app``."""
-    from flwr.common.serde import message_to_proto
-
-    parts = [part for name, data in fetched.parts.items() for part in (name.encode(), data)]
-    return [message_to_proto(fetched.metadata).SerializeToString(), fetched.tree.SerializeToString(), *parts]
 
 
 def run_client_app(app: Any, asked: Sequence[bytes], node: int) -> list[bytes]:

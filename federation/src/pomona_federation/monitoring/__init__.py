@@ -1,1 +1,1 @@
-"""Monitoring for operators: metrics, a page, the audit log's export. It only reads files and never affects a run."""
+"""Metrics for operators. They are read from files alone, and never affect a run."""

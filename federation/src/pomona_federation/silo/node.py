@@ -87,9 +87,9 @@ class Node:
             self.say(str(fault))
             self.link.refuse(message, flower_internals.INVALID, str(fault).partition(" (")[0])
             return
-        self.say(f"run {run}: a message of {sum(map(len, fetched.parts.values()))} bytes")
+        self.say(f"run {run}: a message of {sum(map(len, fetched))} bytes")
         began = time.monotonic()
-        reply = self.worker.ask(flower_internals.unpacked_parts(fetched), self.link.node)
+        reply = self.worker.ask(fetched, self.link.node)
         if reply is None:
             self.link.refuse(message, flower_internals.CRASHED, "no process answers for it")
         else:
