@@ -17,7 +17,7 @@ from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.server import message_exchange
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.flower_transport import FlowerTransport
-from pomona_federation.server.handshake import TIMEOUT, Handshake, gather_silos
+from pomona_federation.server.handshake import TIMEOUT, Handshake
 from pomona_federation.server.message_exchange import WaitingFile, progress
 from pomona_federation.server.round_messages import OutgoingTask
 from pomona_federation.supervision.status_files import NAMED, WAITING, WaitingStatus, read_status_file
@@ -76,8 +76,8 @@ def gathering(tmp_path, monkeypatch):
     bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
     federation = SimpleNamespace(study=SimpleNamespace(wait=600.0), quorum=2)
     transport = FlowerTransport(federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, None)
-    nodes = transport._exchange.handshake = Nodes(members, bus)
-    return clock, members, nodes, transport, federation
+    nodes = transport.exchange.handshake = Nodes(members, bus)
+    return clock, members, nodes, transport
 
 
 def waiting(folder):
@@ -86,75 +86,75 @@ def waiting(folder):
 
 def test_a_newcomer_who_greets_while_silos_are_gathered_holds_up_nobody(gathering):
     """West is added and greets at 2 s, the founders at 3 s: all are there at 4 s, of 600."""
-    clock, members, nodes, transport, federation = gathering
+    clock, members, nodes, transport = gathering
 
     def comes():
         members.add("west")
         nodes.asked.append(2)
 
     clock.events = {1: comes, 3: lambda: (nodes.met(0), nodes.met(1)), 4: lambda: nodes.met(2)}
-    gather_silos(transport, federation, transport.registry.path.parent)
+    transport.exchange.gather(transport.registry.path.parent)
     assert clock.now == 4
 
 
 def test_a_node_that_never_says_who_it_is_holds_up_nobody_once_all_silos_are_there(gathering):
     """Neither the beginning, nor any round after it."""
-    clock, _, nodes, transport, federation = gathering
+    clock, _, nodes, transport = gathering
     nodes.asked.append(9)
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
-    gather_silos(transport, federation, transport.registry.path.parent)
+    transport.exchange.gather(transport.registry.path.parent)
     transport.greet()
     assert (clock.now, nodes.asked) == (1, [9])
 
 
 def test_a_node_that_is_asked_who_it_is_at_the_end_has_time_to_answer(gathering):
-    clock, _, nodes, transport, federation = gathering
+    clock, _, nodes, transport = gathering
     nodes.met(0)
     nodes.asked.append(1)
     clock.events = {700: lambda: nodes.met(1)}
-    gather_silos(transport, federation, transport.registry.path.parent)
+    transport.exchange.gather(transport.registry.path.parent)
     assert clock.now == 700
     nodes.nodes.pop(1)
     nodes.asked.append(1)
     with pytest.raises(QuorumError):
-        gather_silos(transport, federation, transport.registry.path.parent)
+        transport.exchange.gather(transport.registry.path.parent)
     assert clock.now == 700 + 600 + TIMEOUT + 1
 
 
 def test_a_silo_whose_versions_do_not_work_with_the_servers_is_not_waited_for(gathering):
-    clock, members, nodes, transport, federation = gathering
+    clock, members, nodes, transport = gathering
     members.add("east")
     other = versions.own().model_copy(update={"flower": "1.1.0"})
     versions.note(members.path.parent, "east", other)
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
-    gather_silos(transport, federation, members.path.parent)
+    transport.exchange.gather(members.path.parent)
     assert clock.now == 1
 
 
 def test_who_is_revoked_while_silos_are_gathered_is_not_waited_for(gathering):
-    clock, members, nodes, transport, federation = gathering
+    clock, members, nodes, transport = gathering
     members.add("east")
 
     def leaves():
         members.entries[2].revoked = True
 
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 5: leaves}
-    gather_silos(transport, federation, transport.registry.path.parent)
+    transport.exchange.gather(transport.registry.path.parent)
     assert clock.now == 5
 
 
 def test_who_declines_while_silos_are_gathered_is_not_waited_for(gathering):
-    clock, members, nodes, transport, federation = gathering
+    clock, members, nodes, transport = gathering
     members.add("east")
     declined = set()
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 5: lambda: declined.add("east")}
-    gather_silos(transport, federation, transport.registry.path.parent, lambda silos: set(silos) - declined)
+    transport.exchange.gather(transport.registry.path.parent, lambda silos: set(silos) - declined)
     assert clock.now == 5
 
 
 def test_a_study_waits_for_those_who_have_accepted_it_and_the_kits_own_for_all(gathering, tmp_path):
     """A third silo that never came: after `study begin` nothing waits for it."""
-    clock, members, nodes, transport, federation = gathering
+    clock, members, nodes, transport = gathering
     members.add("west")
     consents = Consents(tmp_path)
     names = [entry.name for entry in members.entries]
@@ -162,12 +162,12 @@ def test_a_study_waits_for_those_who_have_accepted_it_and_the_kits_own_for_all(g
     for entry in members.entries[:2]:
         consents.note(Decision(silo=entry.name, study="ab" * 32, accepted=True), "cd")
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
-    gather_silos(transport, federation, transport.registry.path.parent, consents.awaited)
+    transport.exchange.gather(transport.registry.path.parent, consents.awaited)
     assert clock.now == 1
 
 
 def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp_path, caplog):
-    clock, _, nodes, transport, federation = gathering
+    clock, _, nodes, transport = gathering
     seen = []
 
     def answers():
@@ -176,7 +176,7 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
 
     clock.events = {1: lambda: nodes.met(0), 2: lambda: nodes.asked.append(7), 9: answers}
     with caplog.at_level(logging.INFO, "pomona"), pytest.raises(QuorumError, match=r"1 of 2 .*missing: south"):
-        gather_silos(transport, federation, transport.registry.path.parent)
+        transport.exchange.gather(transport.registry.path.parent)
     assert clock.now == 601  # the first look after 600 s
     (then,) = seen
     assert (then.stage, then.answered, then.until - then.since) == ("gathering silos", ("north",), 600)

@@ -118,8 +118,8 @@ class Counter:
             transport.greet()
             transport.audit.close()
         assert transport.absent.keys() <= {SILO, f"node {ROGUE}"}
-        assert (PLACE in transport.known) != bool(transport.absent)
-        return "taken" if PLACE in transport.known else "absent"
+        assert (PLACE in transport.exchange.known) != bool(transport.absent)
+        return "taken" if PLACE in transport.exchange.known else "absent"
 
     def visit(self, answer):
         """A round of the server that asks only silo-1, which gives this answer."""

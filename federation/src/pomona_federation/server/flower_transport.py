@@ -5,7 +5,7 @@ the origin of each row.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,12 @@ class FlowerTransport:
     _round: int = 0
     _spool: UplinkSpool = field(init=False)  # of the current visit
     _reader: AnswerReader = field(init=False)
-    _exchange: MessageExchange = field(init=False)
+    exchange: MessageExchange = field(init=False)
 
     def __post_init__(self) -> None:
         relays = tuple(self.server.relays.values())
         self._reader = AnswerReader(self.agreed, self.run, self.registry, relays)
-        self._exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
+        self.exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
         shutil.rmtree(self.scratch, ignore_errors=True)  # left by a server that was killed at the wrong moment
         self.scratch.mkdir()
 
@@ -108,7 +108,7 @@ class FlowerTransport:
                 tasks[place].answered, arrivals[place] = True, arrival
 
         stage = f"round {self._round}" if request.trains else "last evaluation"
-        self.absent |= self._exchange.send_all(stage, tasks, hear)
+        self.absent |= self.exchange.send_all(stage, tasks, hear)
         for place, sent in tasks.items():
             if place not in arrivals:
                 self.absent[sent.silo] = sent.reason
@@ -136,18 +136,9 @@ class FlowerTransport:
         self._origins = {digest: RowOrigin(**origin) for digest, origin in note["origins"].items()}
         self._starts = {int(path.partition(".")[2]): row for path, row in tensors.items()}
 
-    @property
-    def known(self) -> frozenset[int]:
-        """The places whose nodes have identified themselves."""
-        return self._exchange.known
-
     def greet(self) -> None:
         """Ask every unknown node for its identity, and process the replies that have come, without waiting."""
-        self.absent |= self._exchange.handshake.greet()
-
-    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
-        """Greet until no silo is ``missing``, or for this long; a node asked at the end has time to answer."""
-        self.absent |= self._exchange.gather(seconds, missing)
+        self.absent |= self.exchange.handshake.greet()
 
     # Messages of a round.
 

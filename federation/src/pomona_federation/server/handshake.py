@@ -1,18 +1,17 @@
-"""The silos' arrival: each Flower node must sign a fresh nonce with its silo's key; and waiting for them at a start."""
+"""The silos' arrival: each Flower node must sign a fresh nonce with its silo's key; and the id of their run."""
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
 from pomona.core.bounds import PLACES, Place
-from pomona.core.errors import ConfigError, ProtocolError, QuorumError
+from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
-from pomona_federation import versions
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.json_store import read_json, write_json
@@ -165,49 +164,3 @@ def run_id(out: Path) -> str:
         write_json(path, known)
     require_begun(known.begun, "the run")
     return known.run
-
-
-class Gatherer(Protocol):
-    """A carrier of messages: it knows which places have identified themselves, and can wait for others."""
-
-    @property
-    def registry(self) -> MemberRegistry:
-        """The member registry."""
-
-    @property
-    def known(self) -> frozenset[int]:
-        """The places whose nodes have identified themselves."""
-
-    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
-        """Greet until no silo is ``missing``, or for this long."""
-
-
-def gather_silos(
-    transport: Gatherer,
-    agreed: StudyAgreement,
-    standing: Path,
-    awaited: Callable[[Collection[str]], Collection[str]] = frozenset,
-) -> None:
-    """Wait for all current members, through arrivals and revocations. Raises QuorumError.
-
-    It does not wait for silos that are not ``awaited``, such as one that declines meanwhile, nor for those whose
-    versions, as last noted in ``standing`` (the kit's folder ``run/``), do not work with the server's.
-    """
-
-    def members() -> list[tuple[int, str]]:
-        known = [(place, e.name) for place, e in enumerate(transport.registry.entries) if not e.revoked]
-        wanted = awaited([name for _, name in known])
-        return [(place, name) for place, name in known if name in wanted]
-
-    def missing() -> list[str]:
-        other = {name for name, said in versions.noted(standing).items() if not said.works_with(versions.own())}
-        return [name for place, name in members() if place not in transport.known and name not in other]
-
-    transport.gather(agreed.study.wait, missing)
-    everybody = [name for _, name in members()]
-    away = [name for place, name in members() if place not in transport.known]
-    if len(everybody) - len(away) < agreed.quorum:
-        raise QuorumError(
-            f"{len(everybody) - len(away)} of {len(everybody)} silos came within {agreed.study.wait:g} s, "
-            f"{agreed.quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
-        )

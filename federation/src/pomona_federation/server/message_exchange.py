@@ -2,12 +2,14 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, time
 
+from pomona.core.errors import QuorumError
+from pomona_federation import versions
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.json_store import write_json
@@ -112,21 +114,38 @@ class MessageExchange:
         """The places whose nodes have identified themselves."""
         return frozenset(self.handshake.nodes)
 
-    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> dict[str, str]:
-        """Greet until no silo is ``missing``, or for this long; a node asked at the end has time to answer.
+    def gather(
+        self, standing: Path, awaited: Callable[[Collection[str]], Collection[str]] = frozenset
+    ) -> dict[str, str]:
+        """Wait for all current members, through arrivals and revocations; a node asked at the end has time to answer.
 
-        Returns who was turned away, and why.
+        It does not wait for silos that are not ``awaited``, such as one that declines meanwhile, nor for those whose
+        versions, as last noted in ``standing`` (the kit's folder ``run/``), do not work with the server's.
+
+        Returns who was turned away, and why. Raises QuorumError.
         """
-        limit, turned_away = monotonic() + seconds, dict[str, str]()
-        self.waiting.begin("gathering silos", seconds)
+        wait, quorum, turned_away = self.agreed.study.wait, self.agreed.quorum, dict[str, str]()
+        limit = monotonic() + wait
+        self.waiting.begin("gathering silos", wait)
         while True:
             turned_away |= self.handshake.greet()
-            away, now = missing(), monotonic()
-            if not away or now > limit + (TIMEOUT if self.handshake.asked else 0.0):
-                return turned_away
-            here = [e.name for place, e in enumerate(self.registry.entries) if place in self.handshake.nodes]
-            self.waiting.tell(here, dict.fromkeys(away, "has not identified itself"))
+            members = {entry.name: place for place, entry in enumerate(self.registry.entries) if not entry.revoked}
+            wanted = awaited(list(members))
+            away = [name for name, place in members.items() if name in wanted and place not in self.known]
+            other = {name for name, said in versions.noted(standing).items() if not said.works_with(versions.own())}
+            missing = [name for name in away if name not in other]
+            if not missing or monotonic() > limit + (TIMEOUT if self.handshake.asked else 0.0):
+                break
+            here = [e.name for place, e in enumerate(self.registry.entries) if place in self.known]
+            self.waiting.tell(here, dict.fromkeys(missing, "has not identified itself"))
             self.bus.wait(self.pause)
+        everybody = [name for name in members if name in wanted]
+        if len(everybody) - len(away) < quorum:
+            raise QuorumError(
+                f"{len(everybody) - len(away)} of {len(everybody)} silos came within {wait:g} s, "
+                f"{quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
+            )
+        return turned_away
 
     def send_all(
         self, stage: str, messages: Mapping[int, OutgoingMessage], hear: Callable[[int, Message], None]

@@ -109,30 +109,20 @@ def introductions(
 EVENT = "admission"
 
 
-@dataclass(frozen=True)
-class AdmissionLog:
-    """Logs each decision of the round loop.
+def log_admission(audit: Audit, registry: MemberRegistry, number: int, verdict: Admission) -> None:
+    """Log each decision of one exchange of the round loop. Raises StorageError.
 
     A line has the round, the silo, whether its uplink was ``admitted`` and, if not, the reason; for an uplink of the
     right form also, by tensor, the L2 ``norms`` and their ``limits``. Null stands for a norm that is not finite, and
     for a limit while too few norms are known to compute one.
     """
-
-    audit: Audit
-    registry: MemberRegistry
-
-    def __call__(self, number: int, verdict: Admission) -> None:
-        """Log the decisions of one exchange. Raises StorageError."""
-        names = [entry.name for entry in self.registry.entries]
-        decisions = [
-            *((a.reply.client, "") for a in verdict.accepted),
-            *((r.client, r.reason) for r in verdict.rejected),
-        ]
-        for client, reason in decisions:
-            line = {"round": number, "silo": names[client], "admitted": not reason}
-            measured = verdict.norms.get(client)
-            limits = {} if measured is None else {"norms": _figures(measured), "limits": _figures(verdict.bounds)}
-            self.audit.write(EVENT, **line, **limits, **({"reason": reason} if reason else {}))
+    names = [entry.name for entry in registry.entries]
+    decisions = [*((a.reply.client, "") for a in verdict.accepted), *((r.client, r.reason) for r in verdict.rejected)]
+    for client, reason in decisions:
+        line = {"round": number, "silo": names[client], "admitted": not reason}
+        measured = verdict.norms.get(client)
+        limits = {} if measured is None else {"norms": _figures(measured), "limits": _figures(verdict.bounds)}
+        audit.write(EVENT, **line, **limits, **({"reason": reason} if reason else {}))
 
 
 def _figures(values: Mapping[str, float]) -> dict[str, float | None]:

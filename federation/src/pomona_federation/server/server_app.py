@@ -35,10 +35,10 @@ from pomona_federation.messages.message_bus import MessageBus
 from pomona_federation.server import study_result
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.flower_transport import FlowerTransport
-from pomona_federation.server.handshake import gather_silos, run_id
+from pomona_federation.server.handshake import run_id
 from pomona_federation.server.member_registry import MemberRegistry, heavy, samples
 from pomona_federation.server.registry_admin import entries
-from pomona_federation.server.round_messages import AdmissionLog
+from pomona_federation.server.round_messages import log_admission
 from pomona_federation.server.search_study import search
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.survey_app import conduct
@@ -110,7 +110,7 @@ def _rounds(
         about = {} if agreed.own else {"study": agreed.study.name}
         about |= {} if agreed.trial is None else {"trial": f"{agreed.trial:03d}"}
         audit.write("start", round=point.number, agreement=agreed.agreement, run=transport.run, **about)
-        gather_silos(transport, agreed, standing, consents.awaited)
+        transport.absent |= transport.exchange.gather(standing, consents.awaited)
         # From here on, silos that have arrived are admitted before a round's roster is settled.
         registry = MemberRegistry(out, federation, transport.greet, members, share)
         if not point.found:
@@ -158,7 +158,7 @@ class ServerStatusFile(NullCallback):
     def judged(self, number: int, verdict: Admission) -> None:
         """Log which uplinks a round uses; if it is tried again, the last decision counts."""
         self._rejected, self._quarantined = verdict.rejected, verdict.history.quarantined()
-        AdmissionLog(self.audit, self.transport.registry)(number, verdict)
+        log_admission(self.audit, self.transport.registry, number, verdict)
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Write the status of a committed round."""

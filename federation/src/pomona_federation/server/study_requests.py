@@ -48,9 +48,7 @@ def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
     study = queue.named(name)
     kind = study.known.study.kind if study.known else "train"
     if kind not in RESULTS:
-        raise ConfigError(
-            f"study {study.name} is of kind {kind}, whose results are models: `pomona report` shows them"
-        )
+        raise ConfigError(f"study {study.name} is of kind {kind}, whose results are models: `pomona report` shows them")
     path = study.folder / f"{RESULTS[kind]}.{form}"
     try:
         return text(path)

@@ -1,7 +1,7 @@
 """A survey over messages: two questions to every silo, and the result in the study's folder."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
@@ -18,7 +18,7 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
 from pomona_federation.server.consents import Consents
-from pomona_federation.server.handshake import gather_silos, run_id
+from pomona_federation.server.handshake import run_id
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
@@ -61,19 +61,10 @@ class Inquiry:
     audit: Audit
     pause: float = 1.0
     absent: dict[str, str] = field(default_factory=dict)
-    _exchange: MessageExchange = field(init=False)
+    exchange: MessageExchange = field(init=False)
 
     def __post_init__(self) -> None:
-        self._exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
-
-    @property
-    def known(self) -> frozenset[int]:
-        """The places whose nodes have identified themselves."""
-        return self._exchange.known
-
-    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
-        """Greet until no silo is ``missing``, or for this long; a node asked at the end has time to answer."""
-        self.absent |= self._exchange.gather(seconds, missing)
+        self.exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
 
     def ask(
         self, stage: str, question: SurveyQuestion, silos: Mapping[str, int], judge: Judge
@@ -95,7 +86,7 @@ class Inquiry:
             except ProtocolError as fault:
                 sent.fail(str(fault))
 
-        self._exchange.send_all(stage, questions, hear)
+        self.exchange.send_all(stage, questions, hear)
         self.absent = {sent.silo: sent.reason for sent in questions.values() if not sent.answered}
         for name, reason in self.absent.items():
             self.audit.write("absent", silo=name, stage=stage, reason=reason)
@@ -140,7 +131,7 @@ def conduct(agreed: StudyAgreement, standing: Path, out: Path, bus: MessageBus, 
         about = {"agreement": agreed.agreement, "run": inquiry.run, "study": agreed.study.name}
         audit.write("start", round=0, **about)
         consents = Consents(out)
-        gather_silos(inquiry, agreed, standing, consents.awaited)
+        inquiry.absent |= inquiry.exchange.gather(standing, consents.awaited)
         first = read_json(FirstStep, out / FIRST) or _first(agreed, inquiry, consents.declined)
         write_json(out / FIRST, first)
         write_status(out, Status(state="running", round=1))
@@ -162,7 +153,9 @@ def _first(agreed: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]) -
     assert agreed.survey
     entries = inquiry.registry.entries
     silos = {
-        e.name: p for p, e in enumerate(entries) if p in inquiry.known and not e.revoked and e.name not in declined
+        e.name: p
+        for p, e in enumerate(entries)
+        if p in inquiry.exchange.known and not e.revoked and e.name not in declined
     }
     about = {"agreement": agreed.agreement, "run": inquiry.run}
     asked = SurveyQuestion(**about, members=sum(bool(entries[place].size) for place in silos.values()) or 1)
