@@ -63,32 +63,40 @@ def resolved(study: RunStudy, task: TaskSettings, places: int, share: float, ins
 
 def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
     """Raise ConfigError for settings that a simulation supports and a federation does not."""
-    if config.method.method().share:
-        raise ConfigError(
-            f"run.method = {config.method.name!r} sends samples to every client; silos keep theirs: choose another"
-        )
-    if config.stop and not study.shares("validation", 0):
-        raise ConfigError("run.stop.patience looks at the silos' scores on validation samples; set share_scores = true")
-    if config.privacy and isinstance(study, SearchStudy):
-        raise ConfigError(
-            "section run.privacy: each trial of a search would cost more epsilon; search without it, on data "
-            "that need no protection, or not at all"
-        )
-    if config.privacy and config.privacy.seed is not None and not insecure:
-        raise ConfigError(
-            "run.privacy.seed: anyone who knows it can remove the noise; leave it out "
-            "(a test has insecure = true beside it)"
-        )
-    if config.keep == "best":
-        raise ConfigError(
-            "run.keep = 'best' is for a simulation; in a federation silos keep the last, or their own_best"
-        )
-    if config.lr == "auto":
-        raise ConfigError(
-            "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on "
-            "data like yours"
-        )
-    if config.engine == "auto":
-        raise ConfigError(
-            "run.engine must be torch or native: what a silo has installed must not change its numbers silently"
-        )
+    privacy = config.privacy
+    faults = (
+        (
+            config.method.method().share,
+            f"run.method = {config.method.name!r} sends samples to every client; silos keep theirs: choose another",
+        ),
+        (
+            config.stop and not study.shares("validation", 0),
+            "run.stop.patience looks at the silos' scores on validation samples; set share_scores = true",
+        ),
+        (
+            privacy and isinstance(study, SearchStudy),
+            "section run.privacy: each trial of a search would cost epsilon of its own; search without it, on data "
+            "that need no protection, or not at all",
+        ),
+        (
+            privacy and privacy.seed is not None and not insecure,
+            "run.privacy.seed: whoever knows it can remove the noise; leave it out "
+            "(a test has insecure = true beside it)",
+        ),
+        (
+            config.keep == "best",
+            "run.keep = 'best' is for a simulation; in a federation silos keep the last, or their own_best",
+        ),
+        (
+            config.lr == "auto",
+            "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on data "
+            "like yours",
+        ),
+        (
+            config.engine == "auto",
+            "run.engine must be torch or native: what a silo has installed must not change its numbers silently",
+        ),
+    )
+    for wrong, why in faults:
+        if wrong:
+            raise ConfigError(why)

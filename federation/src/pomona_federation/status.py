@@ -45,8 +45,9 @@ def server(folder: Path, study: str | None = None) -> Row:
     """
     queue = StudyQueue(folder)
     meant, federation = queue.current if study is None else queue.named(study), queue.federation
-    agreed = meant.agreed(federation, folder) if meant else None
-    state, work = (meant.folder, meant.at_work) if meant else (folder / "run", folder / "run")
+    agreed, state, work = None, folder / "run", folder / "run"
+    if meant:
+        agreed, state, work = meant.agreed(federation, folder), meant.folder, meant.at_work
     live, held = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
     members, share = entries(folder, work if meant and meant.known else None), agreed.largest_share if agreed else SHARE
     versions_of = {**versions.noted(work), **versions.noted(folder / "run")}

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,27 +80,29 @@ def _progress(s: dict[str, Any]) -> str:
 
 
 def _show(s: dict[str, Any]) -> None:
-    lines = [
+    say(
         f"{s['federation']}: " + (f"process {s['pid']} since {s['since']}" if s["pid"] else "no server runs"),
         f"study {s['study']}, {s['method']}: {s['state']}{_progress(s)}" if s["study"] else "no study",
         s["version"],
-    ]
-    if s["waiting"]:
-        lines.append(s["waiting"]["line"])
-    if s["seconds"] is not None:
-        lines.append(
-            f"last round: {s['seconds']:.1f} s, {size(s['bytes_down'] or 0)} down, {size(s['bytes_up'] or 0)} up"
-        )
-    if s["reason"]:
-        lines.append(f"why: {s['reason']} (code {s['code']})")
-    if s["certificate"]:
-        lines.append(f"certificate valid until {s['certificate']}")
-    lines += [f"warning: {warning}" for warning in (s["warning"], *s["notes"]) if warning]
-    say(*lines)
+        *_notices(s),
+    )
     if s["silos"]:
         print_table(of_records(s["silos"]))
     if len(s["studies"]) > 1:
         print_table(of_records(s["studies"]))
+
+
+def _notices(s: dict[str, Any]) -> Iterator[str]:
+    """What there is to say beside the state of the study."""
+    if s["waiting"]:
+        yield s["waiting"]["line"]
+    if s["seconds"] is not None:
+        yield f"last round: {s['seconds']:.1f} s, {size(s['bytes_down'] or 0)} down, {size(s['bytes_up'] or 0)} up"
+    if s["reason"]:
+        yield f"why: {s['reason']} (code {s['code']})"
+    if s["certificate"]:
+        yield f"certificate valid until {s['certificate']}"
+    yield from (f"warning: {warning}" for warning in (s["warning"], *s["notes"]) if warning)
 
 
 def stop(*, folder: Folder = KIT, json: Json = False) -> None:

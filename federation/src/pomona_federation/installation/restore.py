@@ -184,16 +184,21 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
                 mark(made / name, Restored(token=token, until=said.trained_until))
         (made / STATE[whose]).mkdir(mode=0o700, exist_ok=True)
         if whose == "silo":
-            own_state.mark(made, policy_sha256(made))
-            PrivacyBudget(made).reseal()
-            KnownStudies(made).reseal()
-            for key in sorted((made / STATE[whose]).rglob("private/dp/client-*/key")):
-                reseal_key(key.parent)
+            _seal(made)
         with Audit(made / STATE[whose] / "audit.jsonl") as audit:
             audit.write("restored", made=told.made, token=token, trained_until=said.trained_until)
         if whose == "silo" and said.spent:
             PrivacyBudget(made).enter_unknown(token, said.spent)
     return told
+
+
+def _seal(kit: Path) -> None:
+    """Seal the state of a silo's restored kit as this machine's."""
+    own_state.mark(kit, policy_sha256(kit))
+    PrivacyBudget(kit).reseal()
+    KnownStudies(kit).reseal()
+    for key in sorted((kit / STATE["silo"]).rglob("private/dp/client-*/key")):
+        reseal_key(key.parent)
 
 
 def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:

@@ -49,8 +49,7 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standi
     os.umask(0o077)
     standing |= federation.study is None
     queue, before, done = StudyQueue(folder), read_status(state), last_round(state)
-    finished = before is not None and before.state == "finished"
-    if before and finished and not standing and not queue.open:
+    if before and before.state == "finished" and not standing and not queue.open:
         say(f"the run in {state} is finished after round {before.round}; nothing to do")
         return before
     if resume and not (done or queue.begun):
@@ -63,7 +62,7 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standi
             require_ready(folder, federation)
             if before and before.state == "failed":
                 queue.resume(KIT)
-            if done or (before and not finished):
+            if done or (before and before.state != "finished"):
                 say(f"going on after round {done}")
             return _served(folder, federation, env, say, standing)
     except OSError as fault:

@@ -57,19 +57,19 @@ def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
 
 
 def _row(queue: StudyQueue, study: QueuedStudy, members: list[str]) -> Row:
-    said, rounds, known = read_status(study.folder), read_status(study.at_work), study.known
-    decided = Consents(study.folder).decisions if known else {}
+    known, decided = study.known, Consents(study.folder).decisions
+    about = {"study": study.name, "hash": "", "kind": "train"}
+    if known:
+        about |= {"hash": known.agreement[:16], "kind": known.study.kind}
     return {
-        "study": study.name,
-        "hash": known.agreement[:16] if known else "",
-        "kind": known.study.kind if known else "train",
+        **about,
         "state": queue.state(study),
-        "round": rounds.round if rounds else 0,
+        "round": getattr(read_status(study.at_work), "round", 0),
         "accepted": ", ".join(sorted(name for name, taken in decided.items() if taken.accepted)),
         "declined": ", ".join(sorted(name for name, taken in decided.items() if not taken.accepted)),
         "undecided": ", ".join(name for name in members if name not in decided) if known else "",
         "submitted": f"{datetime.fromtimestamp(known.submitted, UTC):%Y-%m-%d %H:%M}Z" if known else "",
-        "why": said.reason if said else "",
+        "why": getattr(read_status(study.folder), "reason", ""),
     }
 
 

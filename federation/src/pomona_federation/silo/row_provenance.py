@@ -177,11 +177,7 @@ class Provenance:
         if self.agreed.federation.insecure:
             return
         peers, seen = names(self.agreed, task), self._seen(task)
-        if task.number == 1:
-            for member in (peers[i] for i, size in enumerate(task.sizes) if size and i in peers):
-                seen.rounds.setdefault(member, 0)
-        seen.places.update({i.place: i.silo for i in task.newcomers})
-        seen.shown.update({r.silo: first_shown(r, seen.shown.get(r.silo, ()), task.number) for r in task.renewals})
+        self._note_members(task, peers, seen)
         for key, tensor in relays.items():
             for j, digest in task.downlink[key].rows.items():
                 origin, peer = task.downlink[key].origins.get(j), peers[j]
@@ -192,6 +188,14 @@ class Provenance:
                     raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
         write_json(self._path, seen)
         self._keys.note(task.renewals)
+
+    def _note_members(self, task: Task, peers: Mapping[int, str], seen: PeerHistory) -> None:
+        """Note who begins with round 1, newcomers' places, and renewed keys."""
+        if task.number == 1:
+            for member in (peers[i] for i, size in enumerate(task.sizes) if size and i in peers):
+                seen.rounds.setdefault(member, 0)
+        seen.places.update({i.place: i.silo for i in task.newcomers})
+        seen.shown.update({r.silo: first_shown(r, seen.shown.get(r.silo, ()), task.number) for r in task.renewals})
 
     def _require_signed(
         self, task: Task, key: str, tensor: str, peer: str, origin: RowOrigin, digest: str, seen: PeerHistory
