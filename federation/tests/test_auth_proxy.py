@@ -28,8 +28,8 @@ from pomona_federation.server import superlink
 from pomona_federation.server.auth_proxy import (
     ANSWERS,
     BODY,
+    MEMBERSHIP,
     PIECE,
-    STANDING,
     STUDIES,
     TRIES,
     Gate,
@@ -142,8 +142,8 @@ def test_a_body_is_as_long_as_allowed(path, chunks, headers, status, read):
 def test_the_gate_itself_tells_how_a_silo_stands_and_reads_no_body():
     behind = Behind()
     behind.gate.membership = lambda _: "revoked"
-    assert server_requests.STANDING == STANDING
-    assert asyncio.run(behind.ask(STANDING, b"x" * 100)) == 200
+    assert server_requests.MEMBERSHIP == MEMBERSHIP
+    assert asyncio.run(behind.ask(MEMBERSHIP, b"x" * 100)) == 200
     assert behind.read == 0
 
 

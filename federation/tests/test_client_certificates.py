@@ -20,7 +20,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.certificates import Shown, client_context
 from pomona_federation.provision.provision import add, provision
 from pomona_federation.server import superlink
-from pomona_federation.server.auth_proxy import STANDING, Gate
+from pomona_federation.server.auth_proxy import MEMBERSHIP, Gate
 from pomona_federation.server.registry_admin import admit, dismiss
 from pomona_federation.server.superlink import RequestAuth, http_protocol
 from pomona_federation.silo.http_client import ServerRoute, client
@@ -149,7 +149,7 @@ def test_a_revoked_silo_gets_one_word_and_nothing_behind_the_gate(kits, port_of_
 def test_without_a_certificate_not_a_byte_is_read(kits, port_of_strangers):
     """Not for health, not for a standing that a member's key has signed."""
     bare = replace(way(kits / "north"), shown=None)
-    for path in (OTHER, STANDING, "/health"):
+    for path in (OTHER, MEMBERSHIP, "/health"):
         assert asked(bare, kits / "north", path) in ("RemoteProtocolError", "ReadError", "WriteError")
     assert ask_membership(bare, kits / "north" / "keys" / "silo.key") == "unsaid"
     assert port_of_strangers.data == []

@@ -53,9 +53,9 @@ def test_a_decision_that_is_made_while_the_server_answers_is_not_lost(federation
 
     visit(kit, slowly)
     now = known.named("second")
-    assert (now.status, now.told) == ("declined", False)
+    assert (now.status, now.sent) == ("declined", False)
     visit(kit, ask)
-    assert known.named("second").told
+    assert known.named("second").sent
     assert Consents(StudyQueue(federation.server).named("second").folder).declined == {"silo-0"}
 
 
@@ -185,7 +185,7 @@ def test_a_study_is_not_read_at_each_visit(federation, offered, monkeypatch):
     assert not reads
     studies.decide(studies.named("second"), True, "Dr. North")
     visit(kit, ask)
-    assert studies.named("second").told
+    assert studies.named("second").sent
     visit(kit, ask)
     reads.clear()
     visit(kit, ask)

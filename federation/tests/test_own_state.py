@@ -148,10 +148,10 @@ def crafted(federation, silo="silo-0", **changes):
 def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation):
     submitted(federation, decide=0.0)
     heard(federation, "silo-0")
-    said = crafted(federation, status="accepted", by="Dr. North", when="2026-01-01 00:00:00Z", told=True)
+    said = crafted(federation, status="accepted", by="Dr. North", when="2026-01-01 00:00:00Z", sent=True)
     assert (said.status, said.by) == ("pending", "")
     assert said.why == "study.json says accepted by Dr. North, without its line in the audit log: decide on it here"
-    assert KnownStudies(federation.kits / "silo-0").untold() == []
+    assert KnownStudies(federation.kits / "silo-0").unsent() == []
     with pytest.raises(QuorumError):
         federation.run("second")
     assert "waits for this silo's administrator" in lines(federation, "refused")[-1]["reason"]

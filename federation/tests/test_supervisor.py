@@ -397,7 +397,7 @@ def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(tmp
     monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
     words = iter(["revoked"] * 4 + ["member"] + ["revoked"] * 4 + ["unsaid", "unknown"] + ["revoked"] * 5 + ["member"])
     made, policy, said = silo(tmp_path, KEY_REFUSED)
-    policy.standing = lambda: next(words)
+    policy.membership = lambda: next(words)
     why = made.run(policy)
     assert list(words) == ["member"]
     assert [line.count("this silo was revoked") for line in said] == [1] * 4 + [0] + [1] * 4 + [0, 0] + [1] * 4
@@ -411,7 +411,7 @@ def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(tmp
 def test_a_node_that_ends_for_another_reason_is_not_explained_by_the_server(tmp_path, quick, monkeypatch):
     monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
     made, policy, said = silo(tmp_path, "raise SystemExit(3)")
-    policy.standing = lambda: pytest.fail("asked")
+    policy.membership = lambda: pytest.fail("asked")
     stopping_after(2, said, policy)
     with pytest.raises(SystemExit):
         made.run(policy)

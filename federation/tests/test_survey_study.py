@@ -361,7 +361,7 @@ def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
         elif change == "silo":
             body["silo"] = "north"
         elif change == "signature":
-            body["figures"]["untold"] = {"age": "why"}
+            body["figures"]["withheld"] = {"age": "why"}
         text = "{" * 10**5 if change == "text" else json.dumps(body)
         forged = Message(said.kind, text, said.signature, versions=said.versions)
         if change in {"columns", "rows", "nothing", "crowd", "silo"}:

@@ -101,8 +101,8 @@ def test_new_rows_are_not_told_by_a_difference(tmp_path):
     reply, now = asked(more, told=told)
     assert reply.numbers == first.numbers
     assert reply.rows == first.rows
-    assert set(reply.untold) == {"ward", "visit"}
-    assert "could be derived by a difference" in reply.untold["ward"]
+    assert set(reply.withheld) == {"ward", "visit"}
+    assert "could be derived by a difference" in reply.withheld["ward"]
     assert now == told
 
 
@@ -114,8 +114,8 @@ def _of_age(folder):
 def test_a_column_is_told_in_one_kind_only(tmp_path):
     _, told = asked(table(tmp_path))
     reply, now = asked(table(tmp_path), told=told, age="category")
-    assert set(reply.untold) == {"age"}
-    assert "would be reported twice" in reply.untold["age"]
+    assert set(reply.withheld) == {"age"}
+    assert "would be reported twice" in reply.withheld["age"]
     assert now == told
 
 

@@ -89,7 +89,7 @@ def use(folder: Path, came: Path, ask: Callable[[ServerRoute, Path], Membership]
     Args:
         folder: the silo's kit; the silo must be stopped.
         came: a folder with NAME.pub, NAME.cert and silo.crt.
-        ask: asks the server for the standing of a key's silo.
+        ask: asks the server for the membership of a key's silo.
 
     Raises:
         ConfigError: a file is missing, or does not belong to the next key.
@@ -111,11 +111,11 @@ def use(folder: Path, came: Path, ask: Callable[[ServerRoute, Path], Membership]
     state.mkdir(mode=0o700, exist_ok=True)
     with locked(state):
         way = ServerRoute.of(folder, silo, federation)
-        standing = ask(replace(way, shown=Shown(shown, private) if way.shown else None), private)
-        if standing != "member":
+        membership = ask(replace(way, shown=Shown(shown, private) if way.shown else None), private)
+        if membership != "member":
             raise ProtocolError(
-                f"the server does not say that it knows this key ({standing}); is it up, and has its administrator run "
-                f"`pomona server renew-key {silo.name}`? Nothing was changed"
+                f"the server does not say that it knows this key ({membership}); is it up, and has its administrator "
+                f"run `pomona server renew-key {silo.name}`? Nothing was changed"
             )
         keys.replace(folder / "certs" / "silo.crt", _read(shown))
         for path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{silo.name}.pub"):

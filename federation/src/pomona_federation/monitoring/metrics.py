@@ -26,11 +26,11 @@ HEALTHY_STUDY = {"starting", "running", "finished", *QUEUED}
 SERVER = "pomona_server"
 
 
-def state_of(standing: dict[str, Any]) -> str:
+def state_of(now: dict[str, Any]) -> str:
     """The state as one of ``STUDY_STATES``; while the server runs another study, the study's state in the queue."""
-    row = next((row for row in standing["studies"] if row["study"] == standing["study"]), {"state": "", "hash": ""})
-    queued = bool(standing["pid"] and row["hash"] and row["state"] in QUEUED)
-    return str(row["state"] if queued else standing["state"]).partition(";")[0]
+    row = next((row for row in now["studies"] if row["study"] == now["study"]), {"state": "", "hash": ""})
+    queued = bool(now["pid"] and row["hash"] and row["state"] in QUEUED)
+    return str(row["state"] if queued else now["state"]).partition(";")[0]
 
 
 def families_of_study(study: StudyView) -> list[Family]:
@@ -39,7 +39,7 @@ def families_of_study(study: StudyView) -> list[Family]:
 
 
 def _run(study: StudyView) -> list[Family]:
-    now, record, state = study.standing, study.recorded, state_of(study.standing)
+    now, record, state = study.now, study.recorded, state_of(study.now)
     about = {"federation": now["federation"], "method": now["method"], "version": version("pomona")}
     waiting, committed = now["waiting"] or {}, moment(study.judged.committed)
     return [
@@ -71,7 +71,7 @@ def _run(study: StudyView) -> list[Family]:
 
 
 def _silos(study: StudyView) -> list[Family]:
-    silos, judged = study.standing["silos"], study.judged
+    silos, judged = study.now["silos"], study.judged
     names = [silo["silo"] for silo in silos]
     counted = {state: float(sum(silo["state"] == state for silo in silos)) for state in SILO_STATES}
     uplinks = {"admitted": judged.admitted, "refused": judged.refused}
@@ -105,7 +105,7 @@ def _silos(study: StudyView) -> list[Family]:
 
 
 def _machine(study: StudyView) -> list[Family]:
-    now, folder = study.standing, study.folder
+    now, folder = study.now, study.folder
     free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
     return [
         gauge(f"{SERVER}_disk_free_bytes", "Room on the disk of the run.", free),

@@ -74,9 +74,9 @@ def of_server(kit: Path) -> Callable[[], Report]:
     server = WatchedServer.of(kit)
 
     def report() -> Report:
-        found = {str(study.standing["study"] or ""): study for study in server.studies()}
+        found = {str(study.now["study"] or ""): study for study in server.studies()}
         families = {title: metrics.families_of_study(study) for title, study in found.items()}
-        states = {title: metrics.state_of(study.standing) for title, study in found.items()}
+        states = {title: metrics.state_of(study.now) for title, study in found.items()}
         return Report(together("study", families), states, set(states.values()) <= metrics.HEALTHY_STUDY)
 
     return report

@@ -216,19 +216,19 @@ class PrivacyAccount:
     agreed: StudyAgreement
     _known: dict[tuple[int, int], float | None] = field(default_factory=dict)
 
-    def bounds(self, standing: Mapping[str, Any]) -> dict[str, float | None]:
+    def bounds(self, now: Mapping[str, Any]) -> dict[str, float | None]:
         """By silo, the largest epsilon that its rounds can have cost, including the current round.
 
         It follows from the agreed settings and each silo's registered samples, by the RDP accountant, which is quick
         and never below the silo's own account. Empty without privacy; None if Opacus is not installed.
 
         Args:
-            standing: as returned by ``status.server``.
+            now: as returned by ``status.server``.
         """
         if isinstance(study := self.agreed.study, SurveyStudy) or "privacy" not in study.run:
             return {}
-        last = standing["round"] + (standing["state"] == "running")
-        members = [s for s in standing["silos"] if s["samples"] and s["joined"]]
+        last = now["round"] + (now["state"] == "running")
+        members = [s for s in now["silos"] if s["samples"] and s["joined"]]
         rounds = {s["silo"]: max(0, min(s["left"] or last, last) - s["joined"] + 1) for s in members}
         return {s["silo"]: self._kept(s["samples"], rounds[s["silo"]]) for s in members}
 
@@ -256,14 +256,14 @@ class StudyView:
 
     Attributes:
         folder: of its run.
-        standing: as returned by ``status.server``, with each silo's ``epsilon``.
+        now: as returned by ``status.server``, with each silo's ``epsilon``.
         recorded: its events; for a search those of its newest trial.
         judged: its entries in the audit log.
         seen, lost: as in ``AuditedServer``.
     """
 
     folder: Path
-    standing: Row
+    now: Row
     recorded: RecordedRun
     judged: JudgedStudy
     seen: Mapping[str, str]
@@ -301,13 +301,13 @@ class WatchedServer:
             audited = self._audit.look()
             events = (meant.at_work if meant else folder) / EVENTS
             record = self._records.setdefault(events, Followed(events, RecordedRun)).look()
-            standing = status.server(self.kit, meant.name if meant else None)
+            now = status.server(self.kit, meant.name if meant else None)
             if meant and name not in self._accounts:
                 self._accounts[name] = PrivacyAccount(meant.agreed(queue.federation, self.kit))
-            spent = self._accounts[name].bounds(standing) if meant else {}
-            silos = [{**silo, "epsilon": spent.get(silo["silo"])} for silo in standing["silos"]]
-            standing = {**standing, "silos": silos}
-            return StudyView(folder, standing, record, audited.studies[name], audited.seen, audited.lost)
+            spent = self._accounts[name].bounds(now) if meant else {}
+            silos = [{**silo, "epsilon": spent.get(silo["silo"])} for silo in now["silos"]]
+            now = {**now, "silos": silos}
+            return StudyView(folder, now, record, audited.studies[name], audited.seen, audited.lost)
 
 
 def moment(text: str) -> float | None:

@@ -97,7 +97,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 OPEN = "/v1/fleet/"
 HEALTH = "/health"
-STANDING = f"{OPEN}pomona/standing"  # answered by the gate itself: whether a silo is a member
+MEMBERSHIP = f"{OPEN}pomona/membership"  # answered by the gate itself: whether a silo is a member
 STUDIES = f"{OPEN}pomona/studies"  # also answered by the gate: requests about studies
 OURS = "pomona.ours"  # in a request's state: whether its connection belongs to the server's own account
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
@@ -166,7 +166,7 @@ class Gate:
                 raise RequestRefused(403, "forbidden")
             if scope["type"] != "http" or not scope["path"].startswith(OPEN):
                 return await self.app(scope, receive, send)
-            if scope["path"] == STANDING:
+            if scope["path"] == MEMBERSHIP:
                 return await _answer(scope, send, 200, self.membership(scope))
             who = self.known(scope)
             with self._slot(who):

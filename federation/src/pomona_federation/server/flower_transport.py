@@ -36,7 +36,7 @@ class FlowerTransport:
     """The transport of a deployment.
 
     Attributes:
-        standing: the kit's folder ``run/``, where the gate looks for published values.
+        kit_run: the kit's folder ``run/``, where the gate looks for published values.
         run: id of the run, the same after every restart of the server.
         absent: why silos did not take part in the last visit, by name.
         refused: those of them that answered with something unusable, or refused the request.
@@ -44,7 +44,7 @@ class FlowerTransport:
     """
 
     agreed: StudyAgreement
-    standing: Path
+    kit_run: Path
     run: str
     server: Server
     registry: MemberRegistry
@@ -87,7 +87,7 @@ class FlowerTransport:
         self.absent, self.refused, self._fresh, self._round = {}, set(), {}, request.round.number
         if request.trains:
             at_round(self._round)
-            announce(self.standing, largest(request.expects))
+            announce(self.kit_run, largest(request.expects))
         self._spool = UplinkSpool.of(request, self.scratch)
         packed = PackedRows(down, Encoding(self.agreed.run_study.wire, self.agreed.federation.places))
         members = self.registry.entries

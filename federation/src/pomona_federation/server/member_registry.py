@@ -75,7 +75,7 @@ class MemberRegistry:
         folder: Path,
         federation: Federation,
         greet: Callable[[], None] = lambda: None,
-        standing: "MemberRegistry | None" = None,
+        members: "MemberRegistry | None" = None,
         share: float = SHARE,
     ) -> None:
         """Open the registry in a folder, or start one with the founders of a kit.
@@ -84,16 +84,16 @@ class MemberRegistry:
             folder: of the file; that of ``run/`` has the founders' keys in ``keys/`` beside it.
             federation: defines the founders.
             greet: called before a round's roster is settled, to admit silos that have come in the meantime.
-            standing: the registry in ``run/``, for the registry of a further study.
+            members: the registry in ``run/``, for the registry of a further study.
             share: largest share of one silo in a mean.
         """
         self._path, self._places, self._greet = folder / ROSTER, federation.places, greet
         self.share, self._most = share, federation.most_samples
-        self._insecure, self._standing = federation.insecure, standing
+        self._insecure, self._members = federation.insecure, members
         if not self._path.exists():
             with self._changing():
                 if not self._path.exists():
-                    self._write([] if standing else _founders(folder.parent / "keys", federation), 0)
+                    self._write([] if members else _founders(folder.parent / "keys", federation), 0)
 
     @property
     def path(self) -> Path:
@@ -195,10 +195,10 @@ class MemberRegistry:
         page = read_json(RegistryFile, self._path)
         if page is None:
             raise StorageError(f"{self._path} is missing; restore it from a backup")
-        if self._standing is None:
+        if self._members is None:
             return list(page.silos), page.settled
         own = {entry.name: entry for entry in page.silos}
-        return [_standing(entry, own.get(entry.name)) for entry in self._standing.entries], page.settled
+        return [_in_study(entry, own.get(entry.name)) for entry in self._members.entries], page.settled
 
     def _write(self, entries: list[RegisteredMember], settled: int) -> None:
         try:
@@ -220,7 +220,7 @@ def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
     return [RegisteredMember(n, "" if federation.insecure else text(keys / f"{n}.pub").strip()) for n in named]
 
 
-def _standing(member: RegisteredMember, own: RegisteredMember | None) -> RegisteredMember:
+def _in_study(member: RegisteredMember, own: RegisteredMember | None) -> RegisteredMember:
     """A member as the federation knows it, with its size and rounds in one study."""
     size, joined, left = (own.size, own.joined, own.left) if own else (None, None, None)
     return replace(member, size=size, joined=joined, left=left)

@@ -115,12 +115,12 @@ class MessageExchange:
         return frozenset(self.handshake.nodes)
 
     def gather(
-        self, standing: Path, awaited: Callable[[Collection[str]], Collection[str]] = frozenset
+        self, kit_run: Path, awaited: Callable[[Collection[str]], Collection[str]] = frozenset
     ) -> dict[str, str]:
         """Wait for all current members, through arrivals and revocations; a node asked at the end has time to answer.
 
         It does not wait for silos that are not ``awaited``, such as one that declines meanwhile, nor for those whose
-        versions, as last noted in ``standing`` (the kit's folder ``run/``), do not work with the server's.
+        versions, as last noted in ``kit_run`` (the kit's folder ``run/``), do not work with the server's.
 
         Returns who was turned away, and why. Raises QuorumError.
         """
@@ -132,7 +132,7 @@ class MessageExchange:
             members = {entry.name: place for place, entry in enumerate(self.registry.entries) if not entry.revoked}
             wanted = awaited(list(members))
             away = [name for name, place in members.items() if name in wanted and place not in self.known]
-            other = {name for name, said in versions.noted(standing).items() if not said.works_with(versions.own())}
+            other = {name for name, said in versions.noted(kit_run).items() if not said.works_with(versions.own())}
             missing = [name for name in away if name not in other]
             if not missing or monotonic() > limit + (TIMEOUT if self.handshake.asked else 0.0):
                 break

@@ -29,12 +29,12 @@ def entries(folder: Path, study: Path | None = None) -> list[RegisteredMember]:
     federation = Federation.read(folder / "federation.toml")
     if not (folder / "run" / ROSTER).exists():
         return [RegisteredMember(silo.name) for silo in federation.silo]
-    standing = MemberRegistry(folder / "run", federation)
+    registry = MemberRegistry(folder / "run", federation)
     if study is None:
-        return standing.entries
+        return registry.entries
     if not (study / ROSTER).exists():
-        return [replace(entry, size=None, joined=None, left=None) for entry in standing.entries]
-    return MemberRegistry(study, federation, standing=standing).entries
+        return [replace(entry, size=None, joined=None, left=None) for entry in registry.entries]
+    return MemberRegistry(study, federation, members=registry).entries
 
 
 def members(folder: Path) -> dict[str, bytes]:

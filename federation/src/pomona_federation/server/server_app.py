@@ -88,29 +88,29 @@ def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0)
 
 
 def _rounds(
-    agreed: StudyAgreement, standing: Path, out: Path, bus: MessageBus, pause: float, consents: Consents
+    agreed: StudyAgreement, kit_run: Path, out: Path, bus: MessageBus, pause: float, consents: Consents
 ) -> Result:
     """Run all rounds of one agreement, in the folder ``out``.
 
-    ``standing`` is the server's ``run/``, shared by all studies; silos that have declined are not waited for.
+    ``kit_run`` is the server's ``run/``, shared by all studies; silos that have declined are not waited for.
     """
     config, scenario = agreed.config, blank(agreed)
     stamp = {"schema": checkpoint.SCHEMA, "agreement": agreed.agreement}
     point = resume_point(out, stamp)
     write_status(out, Status(state="running", round=point.number))
-    with Audit(standing / "audit.jsonl") as audit, RunRecord(out, config.tree(), point.after) as record:
+    with Audit(kit_run / "audit.jsonl") as audit, RunRecord(out, config.tree(), point.after) as record:
         method = config.method.method()
         federation, share = agreed.federation, agreed.largest_share
-        members = None if agreed.own else MemberRegistry(standing, federation, share=share)
-        registry = MemberRegistry(out, federation, standing=members, share=share)
-        transport = FlowerTransport(agreed, standing, run_id(out), method.server, registry, bus, audit, pause)
+        members = None if agreed.own else MemberRegistry(kit_run, federation, share=share)
+        registry = MemberRegistry(out, federation, members=members, share=share)
+        transport = FlowerTransport(agreed, kit_run, run_id(out), method.server, registry, bus, audit, pause)
         status = ServerStatusFile(out, transport, audit, record)
         for note in point.notes:
             status.note(note)
         about = {} if agreed.own else {"study": agreed.study.name}
         about |= {} if agreed.trial is None else {"trial": f"{agreed.trial:03d}"}
         audit.write("start", round=point.number, agreement=agreed.agreement, run=transport.run, **about)
-        transport.absent |= transport.exchange.gather(standing, consents.awaited)
+        transport.absent |= transport.exchange.gather(kit_run, consents.awaited)
         # From here on, silos that have arrived are admitted before a round's roster is settled.
         registry = MemberRegistry(out, federation, transport.greet, members, share)
         if not point.found:

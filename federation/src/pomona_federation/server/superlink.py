@@ -37,8 +37,8 @@ from pomona_federation import flower_internals
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 from pomona_federation.server.auth_proxy import (
+    MEMBERSHIP,
     OURS,
-    STANDING,
     STUDIES,
     Gate,
     Headers,
@@ -260,7 +260,7 @@ def main() -> None:
         print("INFO : mutual TLS, silos are heard with a certificate of their key alone", flush=True)  # noqa: T201 - the log
         server = {"http": showing(server["http"])}
         server |= asking_for_certificates(folder / "certs" / "ca.crt")
-    quiet = (STANDING, STUDIES, "/v1/control/list-nodes")  # a few per minute and silo
+    quiet = (MEMBERSHIP, STUDIES, "/v1/control/list-nodes")  # a few per minute and silo
     flower_internals.run_superlink((gate, hold), server, DATABASE, quiet)
 
 

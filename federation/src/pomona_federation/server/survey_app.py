@@ -115,8 +115,8 @@ class FirstStep(Settings):
     absent: dict[SiloName, Line] = Field({}, max_length=PLACES)
 
 
-def conduct(agreed: StudyAgreement, standing: Path, out: Path, bus: MessageBus, pause: float) -> None:
-    """Run a survey in its folder ``out``; ``standing`` is the server's ``run/``, shared by all studies.
+def conduct(agreed: StudyAgreement, kit_run: Path, out: Path, bus: MessageBus, pause: float) -> None:
+    """Run a survey in its folder ``out``; ``kit_run`` is the server's ``run/``, shared by all studies.
 
     Raises:
         QuorumError: too few silos came or answered.
@@ -125,13 +125,13 @@ def conduct(agreed: StudyAgreement, standing: Path, out: Path, bus: MessageBus, 
     """
     assert agreed.survey
     write_status(out, Status(state="running", round=0))
-    with Audit(standing / "audit.jsonl") as audit:
-        registry = MemberRegistry(out, agreed.federation, standing=MemberRegistry(standing, agreed.federation))
+    with Audit(kit_run / "audit.jsonl") as audit:
+        registry = MemberRegistry(out, agreed.federation, members=MemberRegistry(kit_run, agreed.federation))
         inquiry = Inquiry(agreed, run_id(out), registry, bus, audit, pause)
         about = {"agreement": agreed.agreement, "run": inquiry.run, "study": agreed.study.name}
         audit.write("start", round=0, **about)
         consents = Consents(out)
-        inquiry.absent |= inquiry.exchange.gather(standing, consents.awaited)
+        inquiry.absent |= inquiry.exchange.gather(kit_run, consents.awaited)
         first = read_json(FirstStep, out / FIRST) or _first(agreed, inquiry, consents.declined)
         write_json(out / FIRST, first)
         write_status(out, Status(state="running", round=1))

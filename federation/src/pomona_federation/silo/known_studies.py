@@ -44,7 +44,7 @@ class KnownStudy(Settings):
     Attributes:
         agreement: its hash, computed here.
         by, when, why: who decided, when, and by which rule of policy.toml or for which reason.
-        told: whether the server knows.
+        sent: whether the server knows.
         terms: limits since it was accepted by rule; None if a person decided.
         trials: the hashes of a search's trials, computed here; accepting the search accepts them all.
     """
@@ -55,7 +55,7 @@ class KnownStudy(Settings):
     by: Line = ""
     when: Line = ""
     why: Line = ""
-    told: bool = Field(False, description="whether the server knows the decision")
+    sent: bool = Field(False, description="whether the server knows the decision")
     terms: ConsentTerms | None = None
     trials: tuple[Sha256, ...] = Field((), max_length=MOST_TRIALS, description="hashes of a search's trials")
 
@@ -115,7 +115,7 @@ class KnownStudies:
         """The hashes of all studies, from their folders' names; no study is read."""
         return {path.parent.name.rpartition("-")[2] for path in self._files()}
 
-    def untold(self) -> list[KnownStudy]:
+    def unsent(self) -> list[KnownStudy]:
         """Studies with a decision that the server may not know, by name.
 
         Each file is read only once while it stays unchanged with nothing to report: studies may be large, and a
@@ -128,7 +128,7 @@ class KnownStudies:
                 if _QUIET.get(path) == seen:
                     continue
                 known = self._backed(read_json(KnownStudy, path))
-                if known and known.status != "pending" and not known.told:
+                if known and known.status != "pending" and not known.sent:
                     found.append(known)
                 else:
                     _QUIET[path] = seen
@@ -205,7 +205,7 @@ class KnownStudies:
         status: Status = "accepted" if accepted else "declined"
         by, why = plain(by), plain(why)  # as it will be read back
         when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
-        news = {"status": status, "by": by, "when": when, "why": why, "told": False, "terms": terms}
+        news = {"status": status, "by": by, "when": when, "why": why, "sent": False, "terms": terms}
         with self._changing(known) as now:
             if policy and now.status != "pending":
                 return now
@@ -229,11 +229,11 @@ class KnownStudies:
                 if known.status != "pending":
                     audit.write(**known.decision, seal=known.seal)
 
-    def told(self, known: KnownStudy) -> None:
+    def mark_sent(self, known: KnownStudy) -> None:
         """Mark this decision as known to the server; a newer decision remains to be sent. Raises OSError."""
         with self._changing(known) as now:
             if now == known:
-                self._write(known.model_copy(update={"told": True}))
+                self._write(known.model_copy(update={"sent": True}))
 
     @contextmanager
     def _changing(self, known: KnownStudy) -> Iterator[KnownStudy]:

@@ -47,7 +47,7 @@ class SiloPolicy:
         online: whether a process is connected.
         reach: raises ProtocolError while the server cannot be reached.
         say: called with every line for the operator.
-        standing: this silo's standing at the server, asked after a node was refused.
+        membership: this silo's, at the server, asked after a node was refused.
         studies: asks the server about studies, and adds new ones.
     """
 
@@ -55,7 +55,7 @@ class SiloPolicy:
     online: Callable[[int], bool]
     reach: Callable[[], object]
     say: Callable[[str], None]
-    standing: Callable[[], Membership] = lambda: "unsaid"
+    membership: Callable[[], Membership] = lambda: "unsaid"
     studies: Callable[[], None] = lambda: None
     _written: NodeStatus | None = None
     _failures: int = 0  # without a steady connection in between
@@ -69,9 +69,9 @@ class SiloPolicy:
         began = time.monotonic()
         reason, code, steady = self._life(supervisor)
         if reason in REFUSED:
-            standing = self.standing()
-            self._refusals = self._refusals + 1 if standing == "revoked" else 0
-            reason = explained(standing, reason, self._refusals)
+            membership = self.membership()
+            self._refusals = self._refusals + 1 if membership == "revoked" else 0
+            reason = explained(membership, reason, self._refusals)
         else:
             self._refusals = 0
         if self._refusals >= REFUSALS:

@@ -60,11 +60,11 @@ def judged_model(kit: Path, agreed: StudyAgreement, own: Scenario, place: int, s
 
 def _source(kit: Path, agreement: str) -> tuple[StudyAgreement, Path]:
     """The terms under which the models were trained, and the folder of this silo's files. Raises ProtocolError."""
-    standing, studies = Federation.read(kit / "federation.toml"), KnownStudies(kit)
+    federation, studies = Federation.read(kit / "federation.toml"), KnownStudies(kit)
     if known := studies.find(agreement):
-        return studies.agreed(standing, known), studies.home(known)
-    if standing.own and standing.agreement == agreement:
-        return standing.own, kit / "state"
+        return studies.agreed(federation, known), studies.home(known)
+    if federation.own and federation.agreement == agreement:
+        return federation.own, kit / "state"
     raise ProtocolError(f"this silo knows no study with the hash {agreement[:16]}, whose models are to be evaluated")
 
 

@@ -210,7 +210,7 @@ def _until(link: Any) -> datetime | None:
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)
 
 
-STANDING = "/v1/fleet/pomona/standing"
+MEMBERSHIP = "/v1/fleet/pomona/membership"
 REFUSALS = 5  # consecutive "revoked" answers, each after a refused connection, until a silo stops
 Membership = Literal["member", "revoked", "unknown", "unsaid"]
 
@@ -225,7 +225,7 @@ def ask_membership(way: ServerRoute, key: Path) -> Membership:
     if way.ca is None:
         return "unsaid"
     try:
-        text = request(way, STANDING, signed(key)).text.decode("ascii", "replace").strip()
+        text = request(way, MEMBERSHIP, signed(key)).text.decode("ascii", "replace").strip()
     except (ProtocolError, ConfigError, OSError, ValueError):
         return "unsaid"
     return next((word for word in get_args(Membership) if word == text), "unsaid")
@@ -251,15 +251,15 @@ def signed(key: Path) -> dict[str, str]:
     }
 
 
-def explained(standing: Membership, reason: str, times: int) -> str:
-    """Why a node was refused; ``reason`` from its log, if the server has not reported this silo's standing.
+def explained(membership: Membership, reason: str, times: int) -> str:
+    """Why a node was refused; ``reason`` from its log, if the server has not said whether this silo is a member.
 
     Args:
-        standing: from the server.
+        membership: from the server.
         reason: of the refusal.
         times: number of consecutive identical answers from the server.
     """
-    match standing:
+    match membership:
         case "revoked":
             return (
                 f"the server says that this silo was revoked ({times} of {REFUSALS} times); ask its administrator, "

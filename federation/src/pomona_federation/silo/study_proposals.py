@@ -80,10 +80,10 @@ def visit(kit: Path, ask: Ask) -> list[str]:
     """
     studies, silo = KnownStudies(kit), SiloFile.load(kit / "silo.toml").name
     federation = Federation.read(kit / "federation.toml")
-    untold = studies.untold()[:MOST_DECISIONS]
-    signer = Signer(None if federation.insecure else kit / "keys" / "silo.key") if untold else None
+    unsent = studies.unsent()[:MOST_DECISIONS]
+    signer = Signer(None if federation.insecure else kit / "keys" / "silo.key") if unsent else None
     taken = []
-    for known in untold:
+    for known in unsent:
         said = Decision(silo=silo, study=known.agreement, accepted=known.status == "accepted")
         taken.append(TakenDecision(decision=said, signature=signer.sign(said.kind, said.statement) if signer else ""))
     answer = ask(STUDIES, StudyVisit(silo=silo, decisions=tuple(taken)).model_dump_json().encode())
@@ -91,8 +91,8 @@ def visit(kit: Path, ask: Ask) -> list[str]:
         found = OpenStudies.model_validate(parse(answer, ProtocolError))
     except ValueError:
         raise ProtocolError("the server's list of studies cannot be read; is it of the same version?") from None
-    for known in untold:
-        studies.told(known)
+    for known in unsent:
+        studies.mark_sent(known)
     here = studies.hashes
     return [agreement for agreement in found.studies if agreement not in here]
 

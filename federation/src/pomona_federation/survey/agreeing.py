@@ -83,8 +83,8 @@ def _require_asked(question: FiguresQuestion, own: ColumnsReply, reply: FiguresR
     """Raise ProtocolError unless a reply covers exactly the columns asked for, and the labels that the silo has."""
     numbers = {form.name for form in question.columns if form.kind != "category"}
     names = {form.name for form in question.columns} - numbers
-    untold = {*reply.untold}
-    if {*reply.numbers} != numbers - untold or {*reply.names} != names - untold or untold - numbers - names:
+    withheld = {*reply.withheld}
+    if {*reply.numbers} != numbers - withheld or {*reply.names} != names - withheld or withheld - numbers - names:
         raise ProtocolError("its answer is of other columns than were asked about")
     labels = own.labels[:1] if own.targets == "survival" else own.labels
     of_classes = own.targets == "classes"

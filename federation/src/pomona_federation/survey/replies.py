@@ -164,7 +164,7 @@ class FiguresReply(Settings):
         targets: other targets, by name: numbers, flags, for masks whether a class occurs; for survival the times of
             observed events, missing if none was observed.
         words: for texts, the words in enough of them, and the number of texts with each.
-        untold: undisclosed columns, and why.
+        withheld: undisclosed columns, and why.
     """
 
     rows: Count
@@ -173,7 +173,7 @@ class FiguresReply(Settings):
     classes: Names | None = None
     targets: dict[ToldName, Numbers] = Field({}, max_length=MOST_COLUMNS)
     words: dict[Word, Count] = Field({}, max_length=MOST_WORDS)
-    untold: dict[ToldName, Line] = Field({}, max_length=MOST_COLUMNS)
+    withheld: dict[ToldName, Line] = Field({}, max_length=MOST_COLUMNS)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

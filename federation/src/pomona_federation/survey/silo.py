@@ -127,23 +127,23 @@ def _columns(
     """The requested columns: as disclosed before, else from the data; and those that a difference would disclose."""
     numbers: dict[str, Numbers] = {}
     names: dict[str, Names] = {}
-    untold: dict[str, str] = {}
+    withheld: dict[str, str] = {}
     for form in question.columns:
         name, categories = form.name, form.kind == "category"
         if name in (before.numbers if categories else before.names):
-            untold[name] = AGAIN
+            withheld[name] = AGAIN
         elif name in (before.names if categories else before.numbers):
             if categories:
                 names[name] = coarser_names(before.names[name], survey)
             else:
                 numbers[name] = coarser_numbers(before.numbers[name], survey)
         elif fresh is None:
-            untold[name] = CHANGED
+            withheld[name] = CHANGED
         elif categories:
             names[name] = safe_names(*fresh.categories(name), survey.least)
         else:
             numbers[name] = safe_numbers(fresh.numbers(name), survey.least, survey.cells)
-    return {"numbers": numbers, "names": names, "untold": untold}
+    return {"numbers": numbers, "names": names, "withheld": withheld}
 
 
 def coarser_names(column: Names, survey: SurveySettings) -> Names:

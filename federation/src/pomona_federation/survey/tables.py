@@ -33,13 +33,13 @@ def tables(result: SurveyResult) -> list[Table]:
 def silos(result: SurveyResult) -> Table:
     """The silos that answered, with their numbers of rows."""
     told = result.silos.items()
-    rows = [[name, _count(own.figures.rows), _untold(own.figures.untold) or "answered"] for name, own in told]
+    rows = [[name, _count(own.figures.rows), _withheld(own.figures.withheld) or "answered"] for name, own in told]
     rows += [[name, NOTHING, f"absent: {why}"] for name, why in result.absent.items()]
     rows += [[ALL, _count(result.rows), f"{len(result.silos)} silos"]]
     return Table("silos", "Silos", (), ["silo", "training rows", "answer"], rows, (0, 2))
 
 
-def _untold(why: Mapping[str, str]) -> str:
+def _withheld(why: Mapping[str, str]) -> str:
     return "; ".join(f"{column} not reported: {reason}" for column, reason in why.items())
 
 
