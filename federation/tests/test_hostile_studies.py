@@ -206,7 +206,7 @@ def test_who_is_a_member_is_looked_up_where_it_is_written_also_during_a_further_
 
 def test_a_file_among_the_studies_is_no_study(federation, offered):
     (federation.server / "run/studies/notes.txt").write_text("who has called")
-    assert [study.name for study in StudyQueue(federation.server).all] == ["", "second"]
+    assert [study.name for study in StudyQueue(federation.server).all] == ["kit", "second"]
 
 
 def test_silos_models_are_erased_whatever_their_study_is_called():

@@ -53,14 +53,6 @@ def test_an_answer_to_an_evaluation_that_is_damaged_is_named(text, server):
     assert server.ask(*asked) == first
 
 
-def test_rounds_alone_are_what_was_seen_by_an_earlier_version(tmp_path):
-    from pomona_federation.silo.row_provenance import PeerHistory
-
-    path = tmp_path / "seen.json"
-    path.write_text('{"silo-0": 3}')
-    assert read_json(PeerHistory, path) == PeerHistory(rounds={"silo-0": 3})
-
-
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"run": 7}', '{"run": "../x"}', "[" * 100_000])
 def test_a_run_id_that_is_damaged_is_named_by_the_server(text, world):
     federation = world.federation(run={"rounds": 1})

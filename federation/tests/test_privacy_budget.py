@@ -257,12 +257,12 @@ def test_where_epsilon_is_bounded_the_deltas_stay_below_one_in_the_number_of_rec
         PrivacyBudget(kit).reserve(made, silo.file.data, Most())
         edited(kit / "silo.toml", accept_epsilon_total=1e6)
         if fits:
-            Silo(kit).require_affordable("")
+            Silo(kit).require_affordable()
             continue
         with pytest.raises(PrivacyError, match="accept_delta_total"):
-            Silo(kit).require_affordable("")
+            Silo(kit).require_affordable()
         edited(kit / "silo.toml", accept_delta_total=0.5)
-        Silo(kit).require_affordable("")
+        Silo(kit).require_affordable()
 
 
 def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(world):
@@ -277,7 +277,7 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
         for silo in federation.names:
             heard(federation, silo)
             decided(federation, silo, name)
-    for name in ("", "second", "third"):
+    for name in ("kit", "second", "third"):
         federation.run(name)
     assert set(own_models(federation, "second")) == set(federation.names)
     assert set(own_models(federation, "third")) == {"silo-0", "silo-2"}

@@ -88,7 +88,7 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
         data = {"name": "clients", "clients": [{"name": name, **own}], **OWN}
         path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"data": data}))
     grid = LocalGrid({10 + i: kits / n for i, n in enumerate(names)})
-    server_app(grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server")}))
+    server_app(grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server"), "study": "kit"}))
 
     pomona.run(config, tmp_path / "run")
     theirs = {n: tmp_path / "run" / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(names)}

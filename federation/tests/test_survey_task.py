@@ -34,7 +34,7 @@ def test_from_raw_files_by_a_survey_to_trained_models(tmp_path):
         data = heart_disease(hospital).model_dump(mode="json", exclude_unset=True)
         path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"data": data}))
     grid = LocalGrid({10 + i: kits / hospital for i, hospital in enumerate(HOSPITALS)})
-    server_app(grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server")}))
+    server_app(grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server"), "study": "kit"}))
     scores = {}
     for hospital in HOSPITALS:
         visits, _ = history.read(kits / hospital / "state")
