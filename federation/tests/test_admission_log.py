@@ -8,6 +8,7 @@ from safetensors.numpy import load
 
 from pomona.core.errors import QuorumError
 from pomona.federation.admission import DEFAULT
+from pomona.record.run_folder import load as load_run
 from pomona_federation.audit import read, verify
 from pomona_federation.silo import client_app
 from test_faults import mistaken, tensors
@@ -64,3 +65,19 @@ def test_a_round_that_is_tried_again_is_judged_twice_and_a_fault_is_a_decision_t
     lines = [(e["silo"], e["admitted"]) for e in decisions(federation) if e["round"] == 2]
     assert sorted(lines) == sorted(2 * [("silo-0", True), ("silo-1", False), ("silo-2", True)])
     assert {e.get("reason") for e in decisions(federation)} == {None, "silo-1: the loss is not finite"}
+
+
+def test_the_record_names_the_silo_whose_uplink_was_refused(world):
+    federation = world.federation(quorum=2)
+    mistaken(world.patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
+    federation.run()
+    assert [line.partition(": ")[0] for row in load_run(federation.server / "run").rounds for line in row.refused] == [
+        "silo-1, round 2"
+    ]
+
+
+def test_too_few_uplinks_name_the_silo_that_was_refused(world):
+    federation = world.federation(quorum=3)
+    mistaken(world.patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
+    with pytest.raises(QuorumError, match="silo-1, round 2: tensor"):
+        federation.run()

@@ -6,7 +6,6 @@ import pytest
 
 from pomona.core.errors import ConfigError, StorageError
 from pomona_federation import keys
-from pomona_federation.json_store import read_json
 from pomona_federation.keys import Signer, signed
 from pomona_federation.server.server_app import coordinate
 from pomona_federation.silo.silo_report import ALONE, report
