@@ -129,9 +129,7 @@ class MessageExchange:
         self.waiting.begin("gathering silos", wait)
         while True:
             turned_away |= self.handshake.greet()
-            members = {entry.name: place for place, entry in enumerate(self.registry.entries) if not entry.revoked}
-            wanted = awaited(list(members))
-            away = [name for name, place in members.items() if name in wanted and place not in self.known]
+            everybody, away = self._members(awaited)
             other = {name for name, said in versions.noted(kit_run).items() if not said.works_with(versions.own())}
             missing = [name for name in away if name not in other]
             if not missing or monotonic() > limit + (TIMEOUT if self.handshake.asked else 0.0):
@@ -139,13 +137,19 @@ class MessageExchange:
             here = [e.name for place, e in enumerate(self.registry.entries) if place in self.known]
             self.waiting.tell(here, dict.fromkeys(missing, "has not identified itself"))
             self.bus.wait(self.pause)
-        everybody = [name for name in members if name in wanted]
         if len(everybody) - len(away) < quorum:
             raise QuorumError(
                 f"{len(everybody) - len(away)} of {len(everybody)} silos came within {wait:g} s, "
                 f"{quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
             )
         return turned_away
+
+    def _members(self, awaited: Callable[[Collection[str]], Collection[str]]) -> tuple[list[str], list[str]]:
+        """The current members that are ``awaited``, and those of them that have not identified themselves."""
+        members = {entry.name: place for place, entry in enumerate(self.registry.entries) if not entry.revoked}
+        wanted = awaited(list(members))
+        everybody = [name for name in members if name in wanted]
+        return everybody, [name for name in everybody if members[name] not in self.known]
 
     def send_all(
         self, stage: str, messages: Mapping[int, OutgoingMessage], hear: Callable[[int, Message], None]

@@ -223,7 +223,7 @@ class ServerPolicy:
             seen = Observation(status, age, supervisor.alive, app, appeared, time.monotonic() - began)
             if (verdict := judge(seen)) != "wait":
                 return verdict
-            if self.queue.state(self.queue.named(study.name)) == "aborted":
+            if study.known and self.queue.state(self.queue.named(study.name)) == "aborted":
                 self._stop_others(self._link, supervisor)
                 return "aborted"
             if self._changed():

@@ -46,9 +46,7 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
     checks.make("state", lambda: _state(folder))
     if silo:
         _check_settings(checks, folder, silo)
-    federation = checks.make("agreement", partial(_agreement, work)) if work else None
-    if work and federation:
-        checks.make("compare", partial(_digits, work, federation))
+    federation = _check_agreement(checks, work) if work else None
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
     if federation and not federation.insecure:
         checks.make("key", lambda: kit_checks.own_key(folder, silo.name if silo else folder.name))
@@ -69,6 +67,14 @@ def _check_settings(checks: Checks, folder: Path, silo: SiloFile) -> None:
         checks.lines.append(CheckLine("rules", "warning" if line.foreign else "ok", line.text))
     if silo.device != "cpu":
         checks.make("device", lambda: (None, f"{require_device(silo.device)} computes"))
+
+
+def _check_agreement(checks: Checks, work: Silo) -> Federation | None:
+    """Check what was agreed, and show the digits to compare."""
+    federation = checks.make("agreement", lambda: _agreement(work))
+    if federation:
+        checks.make("compare", partial(_digits, work, federation))
+    return federation
 
 
 def _check_data(checks: Checks, silo: SiloFile, work: Silo, leaves: dict[str, Any]) -> None:
