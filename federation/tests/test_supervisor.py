@@ -629,6 +629,6 @@ def test_a_status_written_by_the_run_is_what_is_judged(tmp_path, quick):
     write_status(tmp_path / "run", Status(state="failed", round=1, code=7))  # of yesterday
     link = Fake([f"time.sleep(0.2)\n{DONE}"])
     made, policy, _ = server(tmp_path, link)
-    policy.queue.resume("")  # as a start does
+    policy.queue.resume("kit")  # as a start does
     assert finish(made, policy, link).state == "finished"
     assert Path(tmp_path / "run" / "status.json").exists()

@@ -221,7 +221,7 @@ def test_a_survey_with_noise_costs_its_epsilon_and_no_more(standing):
     standing.submitted("again", survey={"noise": noise})
     kit = standing.kits / "east"
     with pytest.raises(PrivacyError, match="may cost epsilon 4 at delta 0 together"):
-        Silo(kit, KnownStudies(kit).named("again")).require_affordable("")
+        Silo(kit, KnownStudies(kit).named("again")).require_affordable()
 
 
 def test_a_silo_may_bound_what_one_survey_costs(standing):
