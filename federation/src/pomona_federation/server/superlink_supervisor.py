@@ -160,7 +160,8 @@ class ServerPolicy:
         if self._over and (study := self.queue.next()):
             self._study, self._over, self._failures, self._alike = study, False, 0, 0
             self._reached = "", -1
-            self.say(f"study {study.name} begins")
+            if study.known:
+                self.say(f"study {study.name} begins")
 
     def _judged(self, verdict: Verdict) -> Restart | Status:
         """Follow a verdict on the current study: restart it, or return its last status."""
