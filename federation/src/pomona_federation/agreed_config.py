@@ -75,12 +75,12 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         ),
         (
             privacy and isinstance(study, SearchStudy),
-            "section run.privacy: each trial of a search would cost epsilon of its own; search without it, on data "
+            "section run.privacy: each trial of a search would cost more epsilon; search without it, on data "
             "that need no protection, or not at all",
         ),
         (
             privacy and privacy.seed is not None and not insecure,
-            "run.privacy.seed: whoever knows it can remove the noise; leave it out "
+            "run.privacy.seed: anyone who knows it can remove the noise; leave it out "
             "(a test has insecure = true beside it)",
         ),
         (
