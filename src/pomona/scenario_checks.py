@@ -26,19 +26,23 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
     card = config.method.method().card
     if card.privacy.not_private:
         raise ConfigError(card.privacy.not_private)
-    data = config.data
-    if dataset.edges and not (agreed or (isinstance(data, EventTimes) and data.time_edges)):
-        raise ConfigError(
-            "data.time_edges must be given: learnt intervals end at event times of training rows, a release that "
-            "privacy does not cover"
-        )
-    entry = CATALOGUE.get(data.name)
+    _refuse_learnt_edges(config, dataset, agreed)
+    data, entry = config.data, CATALOGUE.get(config.data.name)
     named = agreed or (isinstance(data, ClassNames) and data.classes) or (entry and not entry.own)
     sizes = [len(c.train) for c in partition.clients]
     found = bool(dataset.classes) and not named
     learnt = dataset.kind == "image" and dataset.learn is not None
     require_releases(config.privacy, sizes, card.privacy.releases, dataset.kind, found, learnt)
     refuse_statistics(module)
+
+
+def _refuse_learnt_edges(config: Config, dataset: Dataset, agreed: bool) -> None:
+    data = config.data
+    if dataset.edges and not (agreed or (isinstance(data, EventTimes) and data.time_edges)):
+        raise ConfigError(
+            "data.time_edges must be given: learnt intervals end at event times of training rows, a release that "
+            "privacy does not cover"
+        )
 
 
 def require_patches(config: Config, dataset: Dataset) -> None:

@@ -125,21 +125,26 @@ def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
     """
     import numpy as np
 
-    from pomona.tasks import TASKS
-
-    data, word = scenario.dataset, TASKS[scenario.targets].output
-    ends = tuple(f"to {edge:g}" for edge in data.edges)
-    names = data.classes or data.labels or ends or tuple(f"{word} {k}" for k in range(data.n_outputs))
-    named = [{"number": k, word: name} for k, name in enumerate(names)]
+    data, named = scenario.dataset, _named(scenario)
     if scenario.targets == "regression":
         return named
     for part in SPLITS:
         y = data.y[np.concatenate([getattr(c, part) for c in scenario.partition.clients])]
         flags = scenario.task.learned(y, data)[:, 1] if data.edges else y
-        counts = np.bincount(y.reshape(-1), minlength=len(names)) if data.classes else flags.sum(axis=0)
+        counts = np.bincount(y.reshape(-1), minlength=len(named)) if data.classes else flags.sum(axis=0)
         for row, count in zip(named, counts, strict=True):
             row[part] = int(count)
     return named
+
+
+def _named(scenario: "Scenario") -> list[dict[str, Any]]:
+    """Number the classes, labels, targets or intervals."""
+    from pomona.tasks import TASKS
+
+    data, word = scenario.dataset, TASKS[scenario.targets].output
+    ends = tuple(f"to {edge:g}" for edge in data.edges)
+    names = data.classes or data.labels or ends or tuple(f"{word} {k}" for k in range(data.n_outputs))
+    return [{"number": k, word: name} for k, name in enumerate(names)]
 
 
 def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:

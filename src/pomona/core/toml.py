@@ -163,17 +163,29 @@ def _nearest(key: str, known: Mapping[str, str]) -> str:
     """
     key = ".".join(part for part in key.split(".") if not part.isdecimal())  # list indices
     section, dot, last = key.rpartition(".")
-    words = last.replace("_", " ")
-    own = {k.removeprefix(f"{section}.") for k in known if k.startswith(f"{section}.")} if dot else _tops(known)
-    longer = [f"{section}{dot}{name}" for name in sorted(own) if last in name.split("_")]  # epochs -> local_epochs
-    here = [k for k in known if k.rpartition(".")[2] == last]
-    here = here or [k for k, what in known.items() if " " in words and what.lower().startswith(words)]
-    if here or longer:
-        return f"did you mean {' or '.join([*longer, *sorted(here)])}?"
-    close = get_close_matches(last, sorted(own), n=3, cutoff=0.7)  # not pretrained -> train
-    if close:
-        return f"did you mean {' or '.join(section + dot + name for name in close)}?"
-    return f"{section or 'the top level'} has {', '.join(sorted(own)) or 'no such key'}"
+    own = sorted(_inside(f"{section}{dot}", known))
+    meant = [f"{section}{dot}{name}" for name in own if last in name.split("_")]  # epochs -> local_epochs
+    meant += _elsewhere(last, known)
+    if not meant:
+        close = get_close_matches(last, own, n=3, cutoff=0.7)  # not pretrained -> train
+        meant = [f"{section}{dot}{name}" for name in close]
+    if meant:
+        return f"did you mean {' or '.join(meant)}?"
+    return f"{section or 'the top level'} has {', '.join(own) or 'no such key'}"
+
+
+def _inside(prefix: str, known: Iterable[str]) -> set[str]:
+    """Return the keys after ``SECTION.``, or the top-level keys and sections if it is empty."""
+    if prefix:
+        return {k.removeprefix(prefix) for k in known if k.startswith(prefix)}
+    return _tops(known)
+
+
+def _elsewhere(name: str, known: Mapping[str, str]) -> list[str]:
+    """Return the keys of this name in any section; if there are none, those whose description begins with its words."""
+    same = [k for k in known if k.rpartition(".")[2] == name]
+    words = name.replace("_", " ")
+    return sorted(same or [k for k, what in known.items() if " " in words and what.lower().startswith(words)])
 
 
 def _tops(known: Iterable[str]) -> set[str]:

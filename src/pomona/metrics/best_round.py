@@ -31,9 +31,8 @@ def best(
     The metric or the loss is chosen once for the whole curve, and only rounds with that number are compared. For means
     over clients the metric is used unless it is undefined in all rounds; with few participants, a round may have no
     samples that define it. A client's ``own`` samples are the same in all rounds, and the metric is used unless it is
-    undefined in any
-    round: for masks without foreground, Dice is undefined where the model is right and 0 where it is wrong, so that
-    rounds without it are better, and the loss orders them.
+    undefined in any round: for masks without foreground, Dice is undefined where the model is right and 0 where it is
+    wrong, so that rounds without it are better, and the loss orders them.
 
     The best round of a longer curve follows from the best of its beginning and the points after it.
 
@@ -45,19 +44,22 @@ def best(
         least: the first round to consider; round 0 is the untrained model.
     """
     points = [point for point in curve if point.round >= least]
-    valued = any(point.value is not None for point in points)
-    lacking = any(point.value is None and point.loss is not None for point in points)
-    by_loss = lacking and (own or not valued)
-    by = LOSS if by_loss else metric
+    by, numbers = _compared(points, metric, own)
     found: Best | None = None
-    for point in points:
-        mean = (point.loss if point.value is None else None) if by_loss else point.value
-        gain = None if mean is None or found is None else by.goodness(mean) - by.goodness(found.value)
-        if mean is not None and (gain is None or gain > min_gain):
-            found = Best(point.round, mean, by, 0)
+    for point, number in zip(points, numbers, strict=True):
+        if number is not None and (found is None or by.goodness(number) - by.goodness(found.value) > min_gain):
+            found = Best(point.round, number, by, 0)
         elif found:
             found = found._replace(since=found.since + 1)
     return found
+
+
+def _compared(points: list[Point], metric: Metric, own: bool) -> tuple[Metric, list[float | None]]:
+    """Return what the points are compared by, and each point's number of it; None for points that do not count."""
+    lacking = any(point.value is None and point.loss is not None for point in points)
+    if lacking and (own or all(point.value is None for point in points)):
+        return LOSS, [point.loss if point.value is None else None for point in points]
+    return metric, [point.value for point in points]
 
 
 def reason(found: Best, last: int) -> str:

@@ -83,22 +83,32 @@ def mean_difference(known: Sequence[Evidence]) -> Estimate:
     kept, small = _small(known)
     if not kept:
         return Estimate(float(np.mean([one.value for one in known])), None, None, tuple(range(len(known))))
+    strata, sides = _strata(known, kept, small)
+    value = float(np.mean([known[i].value for i in kept]))
+    seeds = np.mean([known[i].seeds for i in kept], axis=0)
+    parts = [_variance(strata), *([(float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1.0)] if seeds.any() else [])]
+    interval, p = _judged(value, parts, [np.concatenate([s.units for s in side]) for side in sides])
+    return Estimate(value, interval, p, tuple(kept))
+
+
+def _strata(
+    known: Sequence[Evidence], kept: Sequence[int], small: set[int]
+) -> tuple[list[_Stratum], list[list[_Stratum]]]:
+    """Return all strata of the mean, and those of each sign test.
+
+    All clients' events, then all their non-events: the mean must be significant against random signs of each.
+    """
     weight, large = 1 / len(kept), [known[i] for i in kept if i not in small]
     alike = []
     if small:
         step = max(known[i].step / known[i].units for i in small)
         alike = [_Stratum(np.array([known[i].value for i in sorted(small)]), weight * len(small), step)]
     strata = [_Stratum(part, weight, one.step) for one in large for part in one.strata] + alike
-    # All clients' events, then all their non-events: the mean must be significant against random signs of each.
     sides = [
         [_Stratum(one.strata[min(k, len(one.strata) - 1)], weight, one.step) for one in large] + alike
         for k in range(max((len(one.strata) for one in large), default=1))
     ]
-    value = float(np.mean([known[i].value for i in kept]))
-    seeds = np.mean([known[i].seeds for i in kept], axis=0)
-    parts = [_variance(strata), *([(float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1.0)] if seeds.any() else [])]
-    interval, p = _judged(value, parts, [np.concatenate([s.units for s in side]) for side in sides])
-    return Estimate(value, interval, p, tuple(kept))
+    return strata, sides
 
 
 def _small(known: Sequence[Evidence]) -> tuple[list[int], set[int]]:

@@ -143,9 +143,7 @@ def _trained_alone(federation: SmallFederation, scenario: Scenario, result: Resu
 
 def _learnt(federation: SmallFederation, settings: MethodSettings, result: Result) -> None:
     """Assert finite losses, a falling loss of the headline models, and the task's metrics for each model."""
-    everybody = tuple(range(len(result.about["clients"])))
-    assert all(r.cohort == everybody and not r.refused for r in result.rounds)
-    assert all(loss is not None and isfinite(loss) for r in result.rounds for loss in r.loss)
+    _everybody_trained(result)
     judged = result.curve(*settings.method().card.headline)
     losses = [np.mean(np.array(seen.loss, dtype=float)) for seen in judged]
     assert losses[-1] < losses[0], f"the loss of the headline models does not fall: {losses}"
@@ -155,6 +153,13 @@ def _learnt(federation: SmallFederation, settings: MethodSettings, result: Resul
     assert all(0 <= value <= 1 for value in values)
     for figures in result.final:
         assert federation.figures | {federation.metric} <= figures.keys()
+
+
+def _everybody_trained(result: Result) -> None:
+    """Assert that all clients answered in all rounds, with finite losses."""
+    everybody = tuple(range(len(result.about["clients"])))
+    assert all(r.cohort == everybody and not r.refused for r in result.rounds)
+    assert all(loss is not None and isfinite(loss) for r in result.rounds for loss in r.loss)
 
 
 def a_run_trains_a_partly_frozen_network(settings: MethodSettings) -> None:
