@@ -169,16 +169,20 @@ def _value(raw: IO[bytes], kind: int, at: tuple[int, ...]) -> Any:
     if kind == STRUCTURE:
         return _structure(raw, at)
     if kind == LIST:
-        head = _byte(raw)
-        of, length = head & 15, head >> 4 if head < 240 else _unsigned(raw)
-        if length and (of == LIST or LISTS.get(at, of) != of):
-            raise _damaged()
-        return [_value(raw, of, at) for _ in range(length)]
+        return _list(raw, at)
     if kind in {*TRUTHS, I8}:
         return _byte(raw)
     if kind == DOUBLE:  # not skipped: a list of 2^60 could take no bytes
         return [_byte(raw) for _ in range(8)]
     raise _damaged()
+
+
+def _list(raw: IO[bytes], at: tuple[int, ...]) -> list[Any]:
+    head = _byte(raw)
+    of, length = head & 15, head >> 4 if head < 240 else _unsigned(raw)
+    if length and (of == LIST or LISTS.get(at, of) != of):
+        raise _damaged()
+    return [_value(raw, of, at) for _ in range(length)]
 
 
 def _damaged() -> ValueError:

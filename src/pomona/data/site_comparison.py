@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.problem_report import listed
@@ -65,16 +67,20 @@ def _units(dataset: Dataset, owners: Owners) -> list[str]:
     """Warn about each positive column whose median at some owner is 100, 1000, ... times that of the others."""
     lines = []
     for k, name in enumerate(dataset.columns or tuple(map(str, range(dataset.x.shape[1])))):
-        cells = np.asarray(dataset.x[:, k], np.float64)
-        if not np.nanmin(cells, initial=np.inf) > 0:
-            continue
-        known = [cells[(owners.client == i) & ~np.isnan(cells)] for i in range(len(owners.names))]
-        middle = {i: float(np.log10(np.median(own))) for i, own in enumerate(known) if len(own) >= FEWEST}
-        if len(middle) < 2:
-            continue
-        away = {i: value - float(np.median([v for j, v in middle.items() if j != i])) for i, value in middle.items()}
+        away = _away(np.asarray(dataset.x[:, k], np.float64), owners)
         odd = [i for i, step in away.items() if abs(round(step)) >= 2 and abs(step - round(step)) <= NEAR]
         if odd:
             said = [f"{owners.names[i]} (10^{round(away[i])} times)" for i in odd]
             lines.append(f"column {name}: medians differ from the other clients' by a factor of units: {listed(said)}")
     return lines
+
+
+def _away(cells: NDArray[Any], owners: Owners) -> dict[int, float]:
+    """Return each owner's log10 of its median over that of the others; empty unless positive at two or more owners."""
+    if not np.nanmin(cells, initial=np.inf) > 0:
+        return {}
+    known = [cells[(owners.client == i) & ~np.isnan(cells)] for i in range(len(owners.names))]
+    middle = {i: float(np.log10(np.median(own))) for i, own in enumerate(known) if len(own) >= FEWEST}
+    if len(middle) < 2:
+        return {}
+    return {i: value - float(np.median([v for j, v in middle.items() if j != i])) for i, value in middle.items()}

@@ -92,18 +92,9 @@ class Groups(Recipe):
             ConfigError: the groups do not fit the number of clients or the classes.
             DataError: a class has fewer rows than the clients need together.
         """
-        members = [g for g in self.groups for _ in range(g.clients)]
-        if len(members) != task.clients:
-            raise ConfigError(
-                f"partition.groups have {len(members)} clients, the run has clients = {task.clients}; make them equal"
-            )
-        for number, group in enumerate(self.groups):
-            wrong = [c for c in group.classes if not 0 <= c < task.n_classes]
-            if wrong or len(set(group.classes)) < len(group.classes):
-                raise ConfigError(
-                    f"partition.groups[{number}].classes = {list(group.classes)}; "
-                    f"give different class numbers from 0 to {task.n_classes - 1}"
-                )
+        self._fits(task)
+        number = [i for i, g in enumerate(self.groups) for _ in range(g.clients)]
+        members = [self.groups[i] for i in number]
         rng = task.stream("table")
         train = np.stack([self._counts(g, g.n_train, task.n_classes, rng) for g in members])
         test = np.stack([self._counts(g, self.n_test, task.n_classes, rng) for g in members])
@@ -111,8 +102,23 @@ class Groups(Recipe):
             task.labels,
             _shares(train, task.counts(task.train), task.dataset.classes, "training"),
             _shares(test, task.counts(task.test), task.dataset.classes, "test"),
-            groups=tuple(i for i, g in enumerate(self.groups) for _ in range(g.clients)),
+            groups=tuple(number),
         )
+
+    def _fits(self, task: PartitionTask) -> None:
+        """Raise ConfigError unless the groups have the run's number of clients, and classes of its data."""
+        clients = sum(group.clients for group in self.groups)
+        if clients != task.clients:
+            raise ConfigError(
+                f"partition.groups have {clients} clients, the run has clients = {task.clients}; make them equal"
+            )
+        for number, group in enumerate(self.groups):
+            known = set(group.classes) & set(range(task.n_classes))
+            if len(known) < len(group.classes):
+                raise ConfigError(
+                    f"partition.groups[{number}].classes = {list(group.classes)}; "
+                    f"give different class numbers from 0 to {task.n_classes - 1}"
+                )
 
     def _counts(self, group: Group, total: int, n_classes: int, rng: np.random.Generator) -> Labels:
         others = np.setdiff1d(np.arange(n_classes), group.classes)
