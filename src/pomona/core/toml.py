@@ -178,7 +178,7 @@ def _inside(prefix: str, known: Iterable[str]) -> set[str]:
     """Return the keys after ``SECTION.``, or the top-level keys and sections if it is empty."""
     if prefix:
         return {k.removeprefix(prefix) for k in known if k.startswith(prefix)}
-    return _tops(known)
+    return {k.partition(".")[0] for k in known}
 
 
 def _elsewhere(name: str, known: Mapping[str, str]) -> list[str]:
@@ -186,11 +186,6 @@ def _elsewhere(name: str, known: Mapping[str, str]) -> list[str]:
     same = [k for k in known if k.rpartition(".")[2] == name]
     words = name.replace("_", " ")
     return sorted(same or [k for k, what in known.items() if " " in words and what.lower().startswith(words)])
-
-
-def _tops(known: Iterable[str]) -> set[str]:
-    """Return the top-level keys and sections."""
-    return {k.partition(".")[0] for k in known}
 
 
 def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
