@@ -187,7 +187,7 @@ def test_the_recipe_is_recorded_and_names_the_settings():
     made = divide(data, data_settings(train_limit=30), Pathological(balanced=True), 3, 7)
     assert made.recipe == {
         "name": "pathological",
-        "settings": {"name": "pathological", "classes_per_client": 2, "balanced": True, "turn_groups": 0},
+        "settings": Pathological(balanced=True).model_dump(),
         "clients": 3,
         "seed": 7,
         "data": "rows",

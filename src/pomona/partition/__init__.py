@@ -10,13 +10,12 @@ from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings, require_name
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.partition.allocate import Labels, Shares, deal
 from pomona.partition.groups import Groups, turn_groups
 from pomona.partition.label_skew import Classes, Dirichlet, Iid, Pathological, Practical
 from pomona.partition.latent import Latent
 from pomona.partition.natural import FromFile, Natural
-from pomona.partition.partition import ClientRows, Partition, Rows, check
-from pomona.partition.recipe import PartitionPlan, PartitionTask, hold_out, majority, open_task
+from pomona.partition.partition import ClientRows, Partition, check
+from pomona.partition.recipe import GivenRows, PartitionPlan, PartitionTask, hold_out, open_task
 
 RECIPES: dict[str, type[Settings]] = {
     kind.model_fields["name"].default: kind
@@ -91,17 +90,8 @@ def divide(
     return made
 
 
-def _dealt(pool: Rows, strata: Labels, shares: Shares, rng: np.random.Generator, groups: Labels | None) -> list[Rows]:
-    """Deal a pool's rows to the clients; a group is dealt as one unit, in the stratum of most of its rows."""
-    if groups is None:
-        return [pool[positions] for positions in deal(strata[pool], shares, rng)]
-    units, place = np.unique(groups[pool], return_inverse=True)
-    return [pool[np.isin(place, dealt)] for dealt in deal(majority(place, strata[pool], len(units)), shares, rng)]
-
-
-def _client_rows(plan: PartitionPlan, task: PartitionTask, share: float) -> tuple[ClientRows, ...]:
-    train = _dealt(task.train, plan.strata, plan.train, task.stream("train"), task.groups)
-    test = _dealt(task.test, plan.strata, plan.test, task.stream("test"), task.groups)
+def _client_rows(plan: PartitionPlan | GivenRows, task: PartitionTask, share: float) -> tuple[ClientRows, ...]:
+    train, test = plan.dealt(task)
     given = [np.intersect1d(rows, task.validation) for rows in train]
     validation = [
         own

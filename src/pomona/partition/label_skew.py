@@ -11,7 +11,8 @@ from pydantic import Field
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.partition.allocate import Labels, Shares
-from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
+from pomona.partition.published import apple_pathological, apple_practical, pfllib_classes, pfllib_dirichlet
+from pomona.partition.recipe import GivenRows, PartitionPlan, PartitionTask, Recipe
 
 
 def shards(clients: int) -> Shares:
@@ -33,9 +34,18 @@ class Practical(Recipe):
     """
 
     name: Literal["practical"] = "practical"
+    draw: Literal["own", "published"] = Field(
+        default="own", description="the run's own draw, or the one behind APPLE's table 1, whatever the seed"
+    )
 
-    def plan(self, task: PartitionTask) -> PartitionPlan:
-        """Return the shards, permuted over the clients independently for each class."""
+    def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
+        """Return the shards, permuted over the clients independently for each class.
+
+        Raises:
+            ConfigError: the published draw is of another number of clients.
+        """
+        if self.draw == "published":
+            return apple_practical(task)
         columns = np.tile(shards(task.clients)[:, None], (1, task.n_classes))
         table = task.stream("table").permuted(columns, axis=0)
         return PartitionPlan(task.labels, table, table)
@@ -45,6 +55,12 @@ def check_classes_per_client(wanted: int, available: int) -> None:
     """Raise ConfigError if a client is to have more classes than the data have."""
     if wanted > available:
         raise ConfigError(f"partition.classes_per_client = {wanted}, but the data has {available} classes; lower it")
+
+
+def check_uneven(balanced: bool, draw: str) -> None:
+    """Raise ConfigError for equal shares with a draw that has random ones."""
+    if balanced:
+        raise ConfigError(f"partition.draw = {draw} has random shares; leave out partition.balanced")
 
 
 def pathological_table(
@@ -76,10 +92,16 @@ class Pathological(Recipe):
     name: Literal["pathological"] = "pathological"
     classes_per_client: int = Field(default=2, ge=1, le=10**6, description="number of classes that a client draws")
     balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
+    draw: Literal["own", "published"] = Field(
+        default="own", description="the run's own draw, or the one behind APPLE's table 1, whatever the seed"
+    )
 
-    def plan(self, task: PartitionTask) -> PartitionPlan:
+    def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
         """Return the table of drawn classes. Raises ConfigError if there are fewer classes than a client needs."""
         check_classes_per_client(self.classes_per_client, task.n_classes)
+        if self.draw == "published":
+            check_uneven(self.balanced, self.draw)
+            return apple_pathological(task, self.classes_per_client)
         rng = task.stream("table")
         table = pathological_table(task.clients, task.n_classes, self.classes_per_client, self.balanced, rng)
         return PartitionPlan(task.labels, table, table)
@@ -115,10 +137,18 @@ class Classes(Recipe):
     name: Literal["classes"] = "classes"
     classes_per_client: int = Field(default=2, ge=1, le=10**6, description="number of classes that a client is given")
     balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
+    draw: Literal["own", "pfllib"] = Field(
+        default="own",
+        description="the run's own draw, or that of PFLlib's tables, whatever the seed: rows of both splits, a quarter "
+        "of each client's for testing",
+    )
 
-    def plan(self, task: PartitionTask) -> PartitionPlan:
+    def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
         """Return the table of classes in order. Raises ConfigError if there are fewer classes than a client needs."""
         check_classes_per_client(self.classes_per_client, task.n_classes)
+        if self.draw == "pfllib":
+            check_uneven(self.balanced, self.draw)
+            return pfllib_classes(task, self.classes_per_client)
         rng = task.stream("table")
         table = classes_table(task.clients, task.n_classes, self.classes_per_client, self.balanced, rng)
         return PartitionPlan(task.labels, table, table)
@@ -179,9 +209,21 @@ class Dirichlet(Recipe):
     balance_cap: bool = Field(
         default=True, description="clients that hold 1/n of the rows get nothing of the next class (PFLlib)"
     )
+    draw: Literal["own", "pfllib"] = Field(
+        default="own",
+        description="the run's own draw, or that of PFLlib's tables, whatever the seed: rows of both splits, a quarter "
+        "of each client's for testing",
+    )
 
-    def plan(self, task: PartitionTask) -> PartitionPlan:
+    def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
         """Return the first table that gives every client enough rows. Raises DataError after the last try."""
+        if self.draw == "pfllib":
+            if not self.balance_cap or self.min_size is not None:
+                raise ConfigError(
+                    "partition.draw = pfllib has a cap and a smallest size of its own; leave out partition.balance_cap "
+                    "and partition.min_size"
+                )
+            return pfllib_dirichlet(task, self.beta)
         rng = task.stream("table")
         counts = task.counts(task.train)
         needed = self.min_size or max(1, min(30, len(task.train) // (2 * task.clients)))

@@ -15,7 +15,7 @@ from pomona.core.rng import stream
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.partition.allocate import Labels, Shares, sample
+from pomona.partition.allocate import Labels, Shares, deal, sample
 from pomona.partition.partition import Rows
 
 
@@ -77,6 +77,43 @@ class PartitionPlan:
     test: Shares
     groups: tuple[int, ...] = ()
     targets: tuple[int, ...] = ()
+
+    def dealt(self, task: PartitionTask) -> tuple[list[Rows], list[Rows]]:
+        """Deal the task's training and test rows to the clients."""
+        return (
+            _dealt(task.train, self.strata, self.train, task.stream("train"), task.groups),
+            _dealt(task.test, self.strata, self.test, task.stream("test"), task.groups),
+        )
+
+
+def _dealt(pool: Rows, strata: Labels, shares: Shares, rng: np.random.Generator, groups: Labels | None) -> list[Rows]:
+    """Deal a pool's rows to the clients; a group is dealt as one unit, in the stratum of most of its rows."""
+    if groups is None:
+        return [pool[positions] for positions in deal(strata[pool], shares, rng)]
+    units, place = np.unique(groups[pool], return_inverse=True)
+    return [pool[np.isin(place, dealt)] for dealt in deal(majority(place, strata[pool], len(units)), shares, rng)]
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """Rows that a published program gives: each client's training rows, from which validation is drawn, and test rows.
+
+    Attributes:
+        train, test: (n,) ascending row numbers by client; a row may be in either, whatever part of the data it is from.
+    """
+
+    train: tuple[Rows, ...]
+    test: tuple[Rows, ...]
+    groups: ClassVar[tuple[int, ...]] = ()
+    targets: ClassVar[tuple[int, ...]] = ()
+
+    def dealt(self, task: PartitionTask) -> tuple[list[Rows], list[Rows]]:
+        """Return the rows. Raises ConfigError if rows of the task belong together, which the program did not know."""
+        if task.groups is not None or task.dataset.times is not None:
+            raise ConfigError(
+                "a published draw splits rows one by one; set partition.draw = own for rows with groups or times"
+            )
+        return list(self.train), list(self.test)
 
 
 class Recipe(Settings):

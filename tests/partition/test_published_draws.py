@@ -1,0 +1,107 @@
+"""Published draws: the sizes that follow from their description, and row by row those of the published programs."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from partition_data import divided, sizes, table
+
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import data_settings, read
+from pomona.partition import Classes, Dirichlet, Pathological, Practical, divide
+from pomona.partition.divergence import label_counts
+
+MNIST = (
+    [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+    [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+)
+APPLE_FIGURE = [10914, 6605, 5485, 1131, 596, 5775, 1132, 10118, 1122, 596, 5848, 10629]  # of APPLE's repository
+
+
+def test_apples_practical_draw_has_the_sizes_of_its_published_figure():
+    """They depend on the numbers of each class alone, not on the order of the rows."""
+    data = table(*MNIST)
+    made = divided(data, Practical(draw="published"), 12)
+    assert sizes(made) == APPLE_FIGURE
+    train = label_counts(made, data, "train")
+    assert np.all(np.sort(train, axis=0) == np.sort(np.outer([0.01] * 10 + [0.1, 0.8], MNIST[0]).astype(int), axis=0))
+
+
+def test_apples_pathological_draw_has_two_classes_a_client_and_all_owners():
+    data = table(*MNIST)
+    made = divided(data, Pathological(draw="published"), 12)
+    train = label_counts(made, data, "train")
+    assert np.all((train > 0).sum(axis=1) == 2)
+    assert sorted((train > 0).sum(axis=0)) == [2] * 6 + [3] * 4
+    assert np.all(np.array(MNIST[0]) - train.sum(axis=0) <= 3)  # rounding leaves less than a row an owner
+
+
+@pytest.mark.parametrize("recipe", [Dirichlet(draw="pfllib"), Classes(draw="pfllib")])
+def test_pfllib_divides_the_rows_of_both_splits_and_splits_each_client_anew(recipe):
+    data = table(*MNIST)
+    made = divided(data, recipe, 20)
+    whole = [len(c.train) + len(c.test) for c in made.clients]
+    assert sum(whole) == len(data)
+    assert sizes(made) == [int(0.75 * n) for n in whole]
+    assert min(whole) >= 40
+    assert any(np.any(c.train >= data.n_train) for c in made.clients)
+
+
+@pytest.mark.parametrize(
+    "recipe", [Practical(draw="published"), Pathological(draw="published"), Dirichlet(draw="pfllib")]
+)
+def test_a_published_draw_is_the_same_for_every_seed(recipe):
+    data = table([300] * 10, [60] * 10)
+    first, second = (divided(data, recipe, 12, seed) for seed in (0, 1))
+    assert [c.train.tolist() for c in first.clients] == [c.train.tolist() for c in second.clients]
+
+
+def test_validation_is_held_out_of_the_training_rows():
+    data = table(*MNIST)
+    whole = divided(data, Practical(draw="published"), 12)
+    made = divide(data, data_settings(validation_share=0.15), Practical(draw="published"), 12, seed=0)
+    for all_rows, client in zip(whole.clients, made.clients, strict=True):
+        assert np.array_equal(np.sort(np.concatenate([client.train, client.validation])), all_rows.train)
+        assert len(client.validation) == round(0.15 * len(all_rows.train))
+        assert np.array_equal(client.test, all_rows.test)
+
+
+def test_settings_that_a_published_draw_does_not_have_are_refused():
+    data = table([300] * 10, [60] * 10)
+    for recipe in (Pathological(draw="published", balanced=True), Classes(draw="pfllib", balanced=True)):
+        with pytest.raises(ConfigError, match=r"leave out partition\.balanced"):
+            divided(data, recipe, 12)
+    with pytest.raises(ConfigError, match="set clients = 12"):
+        divided(data, Practical(draw="published"), 11)
+    for changes in ({"min_size": 2}, {"balance_cap": False}):
+        with pytest.raises(ConfigError, match="a smallest size of its own"):
+            divided(data, Dirichlet(draw="pfllib", **changes), 12)
+    with pytest.raises(DataError, match=r"gave each of 12 clients 1 rows"):
+        divided(table([12, 12], [1, 1]), Dirichlet(draw="pfllib", beta=1e-6), 12)
+
+
+FILES = {
+    "authors42_mnist_practical": ("mnist", Practical(draw="published"), 12),
+    "authors42_mnist_pathological": ("mnist", Pathological(draw="published"), 12),
+    "authors42_cifar10_practical": ("cifar10", Practical(draw="published"), 12),
+    "authors42_cifar10_pathological": ("cifar10", Pathological(draw="published"), 12),
+    "pfllib1_fashion_mnist_dir": ("fashion-mnist", Dirichlet(draw="pfllib"), 20),
+    "pfllib1_fashion_mnist_pat": ("fashion-mnist", Classes(draw="pfllib"), 20),
+    "pfllib1_cifar10_dir": ("cifar10", Dirichlet(draw="pfllib"), 20),
+    "pfllib1_cifar10_pat": ("cifar10", Classes(draw="pfllib"), 20),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_rows_are_those_of_the_published_programs(name, real_data):
+    folder = Path(os.environ.get("POMONA_PUBLISHED_PARTITIONS", real_data.parent / "reference/published_partitions"))
+    if not (folder / f"{name}.json").is_file():
+        pytest.skip("needs the rows of the published programs: set POMONA_PUBLISHED_PARTITIONS to their folder")
+    source, recipe, clients = FILES[name]
+    settings = data_settings(name=source, validation_share=0)
+    made = divide(read(settings), settings, recipe, clients, seed=0)
+    published = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["clients"]
+    assert [c.train.tolist() for c in made.clients] == [c["train"] for c in published]
+    assert [c.test.tolist() for c in made.clients] == [c["test"] for c in published]
