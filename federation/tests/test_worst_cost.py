@@ -7,6 +7,7 @@ from math import inf
 import pytest
 
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
+from pomona.core.round import Passes
 from pomona.methods.base import Gradients
 from pomona.privacy.settings import RELEASES, Release
 from pomona_federation.silo import preflight
@@ -152,7 +153,7 @@ def test_what_a_backup_does_not_know_is_all_that_a_server_can_have_asked():
         Gradients(purpose="finetuning", epochs=1, evaluates=True),
     )
     n, size, epochs, rounds = 40, 10, 2, 4
-    made = list(lost(Restored(token="ab", after=2), 1.0, asked, n, size, epochs, rounds))
+    made = list(lost(Restored(token="ab", after=2), 1.0, asked, n, size, Passes(epochs), rounds))
     steps = n // size
     count = {(r, p): sum(e.draw.round == r and e.draw.purpose == p for e in made) for r in (3, 4, 5) for p in PURPOSES}
     for number in (3, 4):

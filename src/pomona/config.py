@@ -21,6 +21,7 @@ from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
 from pomona.core.optimizer import AnyOptimizer, Optimizer
+from pomona.core.round import Passes
 from pomona.core.settings import Settings, require_name
 from pomona.core.stop import Stop
 from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
@@ -104,6 +105,12 @@ class Config(Settings):
     model: ModelSettings = ModelSettings()
     rounds: int = Field(40, ge=1, le=10**6, description="communication rounds")
     local_epochs: int = Field(1, ge=1, le=10**6, description="passes over a client's training data per round")
+    local_steps: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        description="steps of a client per round, in place of local_epochs passes; data are shuffled anew after a pass",
+    )
     batch_size: int = Field(32, ge=1, le=10**9, description="samples per step")
     lr: Rate = Field(
         "auto",
@@ -197,6 +204,11 @@ class Config(Settings):
         "(Youden's J)",
     )
 
+    @property
+    def passes(self) -> Passes:
+        """The length of a client's training in a round."""
+        return Passes(self.local_epochs, self.local_steps)
+
     @field_validator("metric")
     @classmethod
     def _known(cls, name: str | None) -> str | None:
@@ -211,8 +223,9 @@ class Config(Settings):
         return self
 
     def idle(self) -> dict[str, str]:
-        """A factor is for steps."""
-        return {} if self.lr_schedule == "steps" else {"lr_factor": "only for lr_schedule = steps"}
+        """A factor is for steps of the rate; epochs are counted unless steps are."""
+        factor = {} if self.lr_schedule == "steps" else {"lr_factor": "only for lr_schedule = steps"}
+        return factor | ({} if self.local_steps is None else {"local_epochs": "only without local_steps"})
 
     @model_validator(mode="wrap")
     @classmethod

@@ -225,7 +225,7 @@ class Scenario:
         settings = c.privacy
         assert settings
         asked, unseen = c.method.method().card.privacy.gradients, c.membership.unseen
-        cost = cache(lambda n, r: projected_epsilon(settings, asked, n, c.batch_size, c.local_epochs, r))
+        cost = cache(lambda n, r: projected_epsilon(settings, asked, n, c.batch_size, c.passes, r))
         sizes = [len(rows.train) for rows in self.partition.clients]
         return [cost(n, c.adapt_rounds if i in unseen else c.rounds) for i, n in enumerate(sizes)]
 

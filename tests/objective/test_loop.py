@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.core.rng import stream
+from pomona.core.round import Passes
 from pomona.data.dataset import Dataset
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
@@ -158,18 +159,27 @@ def test_layers_are_contiguous_and_in_order():
 @given(st.integers(0, 30), st.integers(1, 40), st.integers(1, 3))
 def test_every_epoch_sees_each_sample_once(n, size, epochs):
     own = torch.arange(100, 100 + n)
-    batches = list(shuffled(own, epochs, size, stream(0, "training", 1, 2)))
+    batches = list(shuffled(own, Passes(epochs), size, stream(0, "training", 1, 2)))
     seen = torch.cat(batches).tolist() if batches else []
     assert sorted(seen) == sorted(own.tolist() * epochs)
     assert all(len(b) <= size for b in batches)
-    again = list(shuffled(own, epochs, size, stream(0, "training", 1, 2)))
+    again = list(shuffled(own, Passes(epochs), size, stream(0, "training", 1, 2)))
     assert all(torch.equal(a, b) for a, b in zip(batches, again, strict=True))
 
 
+@given(st.integers(1, 12), st.integers(1, 15), st.integers(1, 40))
+def test_steps_are_the_first_batches_of_as_many_epochs_as_they_take(n, size, steps):
+    own = torch.arange(100, 100 + n)
+    batches = list(shuffled(own, Passes(steps=steps), size, stream(0, "training", 1, 2)))
+    epochs = list(shuffled(own, Passes(steps), size, stream(0, "training", 1, 2)))
+    assert len(batches) == steps <= len(epochs)
+    assert all(torch.equal(a, b) for a, b in zip(batches, epochs, strict=False))
+
+
 def test_a_lone_last_sample_joins_the_batch_before_it_where_a_step_needs_two():
-    sizes = [len(b) for b in shuffled(torch.arange(9), 1, 4, stream(0, "training"), least=2)]
+    sizes = [len(b) for b in shuffled(torch.arange(9), Passes(1), 4, stream(0, "training"), least=2)]
     assert sizes == [4, 5]
-    assert [len(b) for b in shuffled(torch.arange(1), 1, 4, stream(0, "training"), least=2)] == [1]
+    assert [len(b) for b in shuffled(torch.arange(1), Passes(1), 4, stream(0, "training"), least=2)] == [1]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.rng import stream
-from pomona.core.round import Roster, Round
+from pomona.core.round import Passes, Roster, Round
 from pomona.data.dataset import Dataset
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
@@ -48,7 +48,7 @@ class Problem:
     def batch(self, client: int = 0, round_: int = 1, size: int = 4, epochs: int = 1, purpose: str = "training"):
         """All batches of a pass."""
         rows = self.objective.data.rows["train"][client]
-        return list(self.objective.batches(rows, Pass(0, purpose, round_, client, epochs, size)))
+        return list(self.objective.batches(rows, Pass(0, purpose, round_, client, Passes(epochs), size)))
 
 
 def problem(folder: Path, settings: Privacy, sizes=(12, 9), data_seed=1, model="mlp", chunk=None) -> Problem:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from private_problem import privacy, problem, rounds
 
 from pomona.core.errors import ConfigError, PrivacyError
+from pomona.core.round import Passes
 from pomona.methods import METHODS
 from pomona.privacy.accounting import Budget, Event, Gradients, combined, epsilon, projected, projected_epsilon
 
@@ -37,7 +38,7 @@ def test_realistic_silos(n, size, epochs, number, sigma, rdp, pld):
     Printed to one decimal, hence 1.2 %.
     """
     settings = privacy(noise_multiplier=sigma, delta=1 / (10 * n))
-    got = projected_epsilon(settings, (Gradients(),), n, size, epochs, number)
+    got = projected_epsilon(settings, (Gradients(),), n, size, Passes(epochs), number)
     assert pld < got <= rdp * 1.012
     if rdp < 22:
         assert got == pytest.approx(rdp, rel=0.012)
@@ -115,7 +116,7 @@ def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monke
     p = problem(tmp_path, privacy(acknowledge=("metrics", "sample-counts", *declared)), (12, 9))
     rounds(method.method(), p, 2)
     for client, n in enumerate(p.sizes):
-        said = projected(privacy(), n, 4, method.method().card.privacy.gradients, 2, 2)
+        said = projected(privacy(), n, 4, method.method().card.privacy.gradients, Passes(2), 2)
         made = p.objective.key_store(client).ledger.history()
         assert made, "a method that takes no gradients"
         assert epsilon(privacy(), made) <= epsilon(privacy(), said) * (1 + 1e-9)

@@ -9,6 +9,7 @@ from private_problem import privacy
 from pydantic import ValidationError
 
 from pomona.core.errors import ConfigError
+from pomona.core.round import Passes
 from pomona.methods import METHODS
 from pomona.privacy.accounting import projected_epsilon
 from pomona.privacy.settings import RELEASES, Privacy, require_releases, uncovered
@@ -107,4 +108,7 @@ def test_fedfomos_table_is_accepted_as_it_stands():
         )
         asked = method.method().card.privacy.gradients
         n = tree["data"]["train_limit"] * (1 - tree["data"]["validation_share"]) // tree["clients"]
-        assert projected_epsilon(settings, asked, int(n), tree["batch_size"], tree["local_epochs"], tree["rounds"]) > 0
+        assert (
+            projected_epsilon(settings, asked, int(n), tree["batch_size"], Passes(tree["local_epochs"]), tree["rounds"])
+            > 0
+        )

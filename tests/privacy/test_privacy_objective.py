@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
+from pomona.core.round import Passes
 from pomona.data.dataset import Dataset
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build
@@ -221,7 +222,7 @@ def test_padding_tokens_stay_at_zero_under_noise(tmp_path):
     space, data = ParameterSpace(module), DeviceDataset.of(dataset, Partition(clients, {}), "classes")
     inner = TorchObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]))
     objective = PrivateObjective(inner, module, space, privacy(), tmp_path)
-    (index,) = objective.batches(data.rows["train"][0], Pass(0, "training", 1, 0, 1, 6))
+    (index,) = objective.batches(data.rows["train"][0], Pass(0, "training", 1, 0, Passes(1), 6))
     _, G = objective.gradient(space.pack(module).unsqueeze(0), [index])
     assert space.padding == (slice(0, 4),)
     assert not G[0, :4].any()

@@ -60,11 +60,27 @@ def _normed(counted: Sequence[float]) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Passes:
+    """Length of a client's training: passes over its samples, or the first ``steps`` batches of such passes."""
+
+    epochs: int = 1
+    steps: int | None = None
+
+    def batches(self, per_epoch: int) -> int:
+        """Return the number of batches of a client whose passes have ``per_epoch`` each."""
+        return self.epochs * per_epoch if self.steps is None else self.steps
+
+    def __str__(self) -> str:
+        count, unit = (self.epochs, "epoch") if self.steps is None else (self.steps, "step")
+        return f"{count} {unit}{'s' * (count != 1)}"
+
+
+@dataclass(frozen=True)
 class Round:
     """One round's settings; every scheduled value is a pure function of the round number (1 to total).
 
-    ``base_lr`` is the configured learning rate and ``lr`` this round's; ``decay`` is their ratio, for a method's other
-    rates.
+    A client trains for ``epochs`` passes over its data, or ``steps`` steps if given. ``base_lr`` is the configured
+    learning rate and ``lr`` this round's; ``decay`` is their ratio, for a method's other rates.
     """
 
     number: int
@@ -78,6 +94,12 @@ class Round:
     weight_decay: float
     seed: int
     optimizer: Optimizer
+    steps: int | None = None
+
+    @property
+    def passes(self) -> Passes:
+        """The length of a client's training in the round."""
+        return Passes(self.epochs, self.steps)
 
     @property
     def unscheduled(self) -> "Round":

@@ -84,6 +84,7 @@ def round_of(config: Config, number: int) -> Round:
         base_lr=config.rate,
         decay=decay,
         epochs=config.local_epochs,
+        steps=config.local_steps,
         batch_size=config.batch_size,
         momentum=config.momentum,
         weight_decay=config.weight_decay,

@@ -65,7 +65,7 @@ def client(settings: APFL) -> base.Client:
         training.observe("global", received["model"], "received")
         W, V, A = received["model"].clone(), state.model, state.alpha.unsqueeze(1)
         rows = (W, V, A, base.optimizer_state(W, round_), base.optimizer_state(V, round_))
-        for batch, w, v, a, velocity_w, velocity_v in training.steps(round_.epochs, *rows):
+        for batch, w, v, a, velocity_w, velocity_v in training.steps(round_.passes, *rows):
             mixed = torch.lerp(w, v, a)
             _, at_w = training.gradient(w, batch)
             _, at_mixed = training.gradient(mixed, batch)

@@ -68,7 +68,7 @@ def paper(
     """Apply eqs. 5 and 6 to rows C (n, d) and P (n, N) step by step, in place; ``dr_lr`` is 0.001 if not set."""
     dr_round = relationships_round(round_, (DR_LR if dr_lr is None else dr_lr) * round_.decay)
     rows = (C, P, base.optimizer_state(C, round_), base.optimizer_state(P, round_), mixing.own)
-    for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
+    for batch, c, p, vc, vp, mine in training.steps(round_.passes, *rows):
         mixture = Mixture(p, mine, mixing.cores(len(c)), c)
         slopes = training.mixed_step(mixture, batch, vc, round_)
         base.optimizer_step(p, (slopes + mixing.penalty(p)) * mixing.known, vp, dr_round)
@@ -87,7 +87,7 @@ def local(
     dr_round = relationships_round(round_, 1.0)
     states = base.optimizer_state(W, round_), base.optimizer_state(P, round_)
     rows = (W, P, *states, mixing.own, C, mixing.origins, rates)
-    for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.epochs, *rows):
+    for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.passes, *rows):
         C0 = mixing.cores(len(w))
         _, G = training.gradient(w, batch)
         slopes = training.products(Mixture(p, mine, C0, c), G) - (G * o).sum(1, keepdim=True)

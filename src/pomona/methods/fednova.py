@@ -69,7 +69,8 @@ def bounds(mu: float, ids: tuple[int, ...], roster: base.Roster, round_: base.Ro
     for n in (roster.sizes[i] for i in ids):
         batches = -(-n // round_.batch_size)
         joined = batches - (batches > 1 and n % round_.batch_size == 1)
-        found.append(sorted(length(round_.epochs * k, round_.momentum, mu * round_.lr) for k in (joined, batches)))
+        steps = [round_.passes.batches(k) for k in (joined, batches)]
+        found.append(sorted(length(k, round_.momentum, mu * round_.lr) for k in steps))
     least, most = torch.tensor(found, dtype=torch.float64).T
     return least, most
 
@@ -102,7 +103,7 @@ def client(mu: float) -> base.Client:
         z = torch.zeros(len(w), 1, dtype=torch.float64, device=w.device)
         v = torch.zeros_like(z)
         rows = (local, w, z, v, base.optimizer_state(local, round_))
-        for batch, y, sent, way, speed, velocity in training.steps(round_.epochs, *rows):
+        for batch, y, sent, way, speed, velocity in training.steps(round_.passes, *rows):
             training.step(y, batch, velocity, round_, base.Pull(mu, sent) if mu else None)
             speed.mul_(round_.momentum).add_(1 - mu * round_.lr * way)
             way.add_(speed)

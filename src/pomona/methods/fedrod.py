@@ -90,7 +90,7 @@ def client(settings: FedRoD) -> base.Client:
         training.observe("personal", added(W, H, part), "received")
         losses = [balanced(training, c, settings.gamma) for c in training.clients] if settings.gamma else []
         rows = (W, H, base.optimizer_state(W, round_), base.optimizer_state(H, round_))
-        for batch, w, h, velocity_w, velocity_h in training.steps(round_.epochs, *rows):
+        for batch, w, h, velocity_w, velocity_h in training.steps(round_.passes, *rows):
             _, g = training.gradient(w, batch, losses[: len(w)] or None)
             _, at_personal = training.gradient(added(w, h, part), batch, above=part.start)
             base.optimizer_step(w, g, velocity_w, round_)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pomona.core.round import Round
+from pomona.core.round import Passes, Round
 from pomona.objective.objective import Objective, Pull, RowCriterion
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.training import TRAINING, LocalTraining
@@ -34,7 +34,7 @@ def sgd(
     """
     if part is not None and part.start == part.stop:
         return W
-    passes = round_.epochs if epochs is None else epochs
+    passes = round_.passes if epochs is None else Passes(epochs)
     state = optimizer_state(W if part is None else W[:, part], round_)
     for batch, w, moments in training.steps(passes, W, state, purpose=purpose):
         if losses or term:

@@ -141,7 +141,7 @@ def adaptive(temperature: float) -> base.Client:
 
         noise = [stream(round_.seed, "gates", round_.number, c) for c in training.clients]
         sources = (A, B, base.optimizer_state(A, round_), base.optimizer_state(A, round_), pi)
-        for batch, a, b, va, vb, logits in training.steps(round_.epochs, *sources):
+        for batch, a, b, va, vb, logits in training.steps(round_.passes, *sources):
             drawn = [torch.from_numpy(s.logistic(size=pi.shape[1])) for s in noise[: len(a)]]
             soft = logits + torch.stack(drawn).to(logits)
             z = (soft > 0)[:, layer]

@@ -79,8 +79,8 @@ def client(settings: PerFedAvg) -> base.Client:
         if training.watches("received"):
             training.observe("personal", adapted(training, W.clone(), alpha), "received")
 
-        inner, third = (training.steps(round_.epochs, purpose=p) for p in ("adaptation", "curvature"))
-        for batch, v, velocity in training.steps(round_.epochs, W, base.optimizer_state(W, round_)):
+        inner, third = (training.steps(round_.passes, purpose=p) for p in ("adaptation", "curvature"))
+        for batch, v, velocity in training.steps(round_.passes, W, base.optimizer_state(W, round_)):
             _, g = training.gradient(v, next_batch(inner))
             _, g = training.gradient(v - alpha * g, batch)
             if settings.order != "first":

@@ -85,7 +85,7 @@ def client(settings: PFedMe) -> base.Client:
         begins = received.get("start", received["model"])
         W, theta = begins.clone(), begins.clone()
         weight, inner = settings.lambda_, replace(round_, lr=personal_rate(settings, round_))
-        for batch, w, t, velocity in training.steps(round_.epochs, W, theta, base.optimizer_state(theta, round_)):
+        for batch, w, t, velocity in training.steps(round_.passes, W, theta, base.optimizer_state(theta, round_)):
             for _ in range(settings.inner_steps):
                 training.step(t, batch, velocity, inner, base.Pull(weight, w))
             w.sub_(w - t, alpha=round_.lr * weight)

@@ -182,7 +182,7 @@ def client(settings: Risks, beta: float) -> base.Client:
         slope_at_0, mean = mu * received["offsets"], mu * received["mean_gradient"]
         W = w.clone()
         rows = (W, a, c, slope_at_0, mean, last, base.optimizer_state(W, round_))
-        for batch, own, weights, pull, offsets, gbar, present, velocity in training.steps(round_.epochs, *rows):
+        for batch, own, weights, pull, offsets, gbar, present, velocity in training.steps(round_.passes, *rows):
             slope = offsets + (own * gbar).sum(1, keepdim=True)
             training.step(own, batch, velocity, round_, base.Pull(constant=pull))
             weights.copy_(torch.where(present, (weights - rate * slope).clamp_min(0), weights))

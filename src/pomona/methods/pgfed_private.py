@@ -121,7 +121,7 @@ def client(settings: Risks, beta: float) -> base.Client:
 
         W = received["model"].clone()
         rows = (W, a, came, gradients, offsets, state.mixture, base.optimizer_state(W, round_))
-        for batch, own, p, mine, others, o, before, velocity in training.steps(round_.epochs, *rows):
+        for batch, own, p, mine, others, o, before, velocity in training.steps(round_.passes, *rows):
             slope = mu * (o + products(others, own))
             pull = with_momentum(mu * mixed(p, others), before, beta)
             training.step(own, batch, velocity, round_, base.Pull(constant=pull))

@@ -102,7 +102,7 @@ def train(
     local, steps = w.clone(), w.new_zeros(len(w), 1)
     drift = c - state.control
     rows = (local, drift, steps, base.optimizer_state(local, round_))
-    for batch, y, d, k, velocity in training.steps(round_.epochs, *rows):
+    for batch, y, d, k, velocity in training.steps(round_.passes, *rows):
         training.step(y, batch, velocity, round_, base.Pull(constant=d))
         k.add_(1)
     training.observe("local", local, "trained")

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pomona.core.rng import stream
+from pomona.core.round import Passes
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Pass:
 
     Attributes:
         seed, purpose, round, client: the address.
-        epochs: number of epochs.
+        passes: how many.
         size: samples per step.
         share: part of the samples used, drawn once for the pass.
         least: minimum number of samples in a step.
@@ -26,7 +28,7 @@ class Pass:
     purpose: str
     round: int
     client: int
-    epochs: int
+    passes: Passes
     size: int
     share: float = 1.0
     least: int = 1
@@ -67,20 +69,32 @@ def ordinary(rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
     """Yield the batches of a pass over a client's rows: a share of them, reshuffled each epoch."""
     draw = stream(pass_.seed, pass_.purpose, pass_.round, pass_.client)
     own = drawn(rows, pass_.share, draw, pass_.least)
-    return shuffled(own, pass_.epochs, pass_.size, draw, pass_.least)
+    return shuffled(own, pass_.passes, pass_.size, draw, pass_.least)
 
 
-def shuffled(rows: Tensor, epochs: int, size: int, generator: np.random.Generator, least: int = 1) -> Iterator[Tensor]:
-    """Yield a client's batches: ``epochs`` passes over ``rows``, reshuffled each time; the last batch may be smaller.
+def shuffled(
+    rows: Tensor, passes: Passes, size: int, generator: np.random.Generator, least: int = 1
+) -> Iterator[Tensor]:
+    """Yield a client's batches: passes over ``rows``, reshuffled each time; the last batch of each may be smaller.
 
     A last batch of fewer than ``least`` samples is merged into the one before it.
     """
-    for _ in range(epochs):
-        order = torch.from_numpy(generator.permutation(len(rows))).to(rows.device)
-        batches = list(rows[order].split(size))
-        if len(batches) > 1 and len(batches[-1]) < least:
-            batches[-2:] = [torch.cat(batches[-2:])]
-        yield from batches
+    if passes.steps is not None:
+        return islice(_endless(rows, size, generator, least), passes.steps)
+    return chain.from_iterable(_epoch(rows, size, generator, least) for _ in range(passes.epochs))
+
+
+def _endless(rows: Tensor, size: int, generator: np.random.Generator, least: int) -> Iterator[Tensor]:
+    while True:
+        yield from _epoch(rows, size, generator, least)
+
+
+def _epoch(rows: Tensor, size: int, generator: np.random.Generator, least: int) -> list[Tensor]:
+    order = torch.from_numpy(generator.permutation(len(rows))).to(rows.device)
+    batches = list(rows[order].split(size))
+    if len(batches) > 1 and len(batches[-1]) < least:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
 
 
 def drawn(rows: Tensor, share: float, generator: np.random.Generator, least: int = 1) -> Tensor:

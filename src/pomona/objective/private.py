@@ -102,7 +102,7 @@ class PrivateObjective(Objective):
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
         """Yield Poisson batches of a client's rows: as many steps as in ordinary passes; batches may be empty."""
         n, store = len(rows), self.key_store(pass_.client)
-        for step in range(pass_.epochs * steps(n, pass_.size, pass_.share)):
+        for step in range(pass_.passes.batches(steps(n, pass_.size, pass_.share))):
             draw = Draw(pass_.round, pass_.purpose, step, n, pass_.size)
             index = rows[store.batch(draw).to(rows.device)]
             self._drawn[index] = pass_.client, draw

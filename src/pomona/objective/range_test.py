@@ -14,6 +14,7 @@ from math import inf, isfinite, isinf
 import torch
 from torch import Tensor
 
+from pomona.core.round import Passes
 from pomona.objective.batches import Pass, View, ordinary
 from pomona.objective.objective import Objective
 
@@ -111,7 +112,7 @@ def _local(
     """Take a client's few steps from w (d,); return its row (d,) and the mean loss ()."""
     row = w.clone().unsqueeze(0)
     moments, losses = steps.moments(row), []
-    address = Pass(steps.seed, PURPOSE, number, client, STEPS, steps.batch_size, least=objective.least_batch)
+    address = Pass(steps.seed, PURPOSE, number, client, Passes(STEPS), steps.batch_size, least=objective.least_batch)
     for step, index in enumerate(islice(ordinary(objective.data.rows["train"][client], address), STEPS)):
         loss, g = objective.gradient(row, [index], views=[View(client, steps.seed, number, PURPOSE, step)])
         steps.descend(row, g, moments, rate)

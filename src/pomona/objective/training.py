@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import DivergedError
-from pomona.core.round import Roster, Round
+from pomona.core.round import Passes, Roster, Round
 from pomona.objective.batches import Batch, Pass, View, Views, in_step
 from pomona.objective.objective import (
     ConstantFeatures,
@@ -77,10 +77,11 @@ class LocalTraining:
         return self.objective.norms
 
     def steps(
-        self, epochs: int, *rows: Tensor, purpose: str = TRAINING, share: float = 1.0
+        self, passes: Passes | int, *rows: Tensor, purpose: str = TRAINING, share: float = 1.0
     ) -> Iterator[tuple[Any, ...]]:
         """Yield each step's batch, with views of the given tensors cut to the clients that still have one.
 
+        ``passes``: ``round_.passes``, or a number of epochs.
         Clients have different numbers of steps; the views are prefixes, so in-place operations change the rows.
         ``purpose`` names the random stream: two passes with the same purpose in a round have the same order. With a
         ``share`` below 1 the passes use a random part of each client's samples, of that share.
@@ -88,10 +89,11 @@ class LocalTraining:
         r, least = self.round, self.objective.least_batch
         if purpose == TRAINING and not self.trains:
             return
+        passes = Passes(passes) if isinstance(passes, int) else passes
         streams = [
             self.objective.batches(
                 self.objective.data.rows["train"][c],
-                Pass(r.seed, purpose, r.number, c, epochs, r.batch_size, share, least),
+                Pass(r.seed, purpose, r.number, c, passes, r.batch_size, share, least),
             )
             for c in self.clients
         ]

@@ -124,7 +124,7 @@ def _about(scenario: Scenario, path: Path, done: int) -> Rows:
     config, method = scenario.config, scenario.config.method.method()
     patch, targets = config.model.patch, scenario.targets
     network = f"{config.model.name}{f' on patches of {list(patch.size)}' if patch else ''}"
-    steps = f"{config.local_epochs} epoch{'s' * (config.local_epochs > 1)} a round, batch size {config.batch_size}"
+    steps = f"{config.passes} a round, batch size {config.batch_size}"
     frozen = sum(t.numel() for t in scenario.frozen.values())
     return [
         ("model", ", ".join(method.card.headline)),

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from pomona.core.errors import ConfigError, with_extra
+from pomona.core.round import Passes
 from pomona.privacy.settings import Privacy
 
 CONFIDENT = 100.0  # beyond this the numerical accountant's grid does not fit into memory, and epsilon is meaningless
@@ -145,7 +146,7 @@ class Gradients:
     Attributes:
         per_batch: gradients on each batch; they reveal more about the same samples, not about newly drawn ones.
         purpose: the random stream of the batches; types with the same purpose use the same batches.
-        epochs: passes over the data per round; the run's ``local_epochs`` if None.
+        epochs: passes over the data per round; the run's ``local_epochs`` or ``local_steps`` if None.
         evaluates: whether only evaluation takes them: as often as rounds are evaluated, and once after the last.
         once: whether they are taken in a single round of the run.
         noised: False for gradients that are not covered by privacy.
@@ -158,14 +159,17 @@ class Gradients:
     once: bool = False
     noised: bool = True
 
-    def passes(self, epochs: int, rounds: int) -> int:
-        """Return the passes over the data in a run of this many rounds and local epochs per round."""
-        times = 1 if self.once else rounds + self.evaluates
-        return times * (epochs if self.epochs is None else self.epochs)
+    def batches(self, passes: Passes, per_epoch: int) -> int:
+        """Return the number of batches in a round, of a client with ``per_epoch`` in a pass over its data."""
+        return (passes if self.epochs is None else Passes(self.epochs)).batches(per_epoch)
+
+    def batches_in_all(self, passes: Passes, per_epoch: int, rounds: int) -> int:
+        """Return the number of batches in a run of this many rounds."""
+        return (1 if self.once else rounds + self.evaluates) * self.batches(passes, per_epoch)
 
 
 def projected(
-    settings: Privacy, n: int, size: int, asked: Iterable[Gradients], epochs: int, rounds: int
+    settings: Privacy, n: int, size: int, asked: Iterable[Gradients], passes: Passes, rounds: int
 ) -> Counter[Event]:
     """Return the history of a method's gradients at a client with n samples and batches of ``size``.
 
@@ -174,21 +178,20 @@ def projected(
     history: Counter[Event] = Counter()
     kinds = defaultdict(list)
     for g in asked if n else ():
-        kinds[g.purpose].append(
-            (g.passes(epochs, rounds), [settings.noise_multiplier if g.noised else 0.0] * g.per_batch)
-        )
+        batches = g.batches_in_all(passes, steps(n, size), rounds)
+        kinds[g.purpose].append((batches, [settings.noise_multiplier if g.noised else 0.0] * g.per_batch))
     for same in kinds.values():
         before = 0
-        for passes in sorted({passes for passes, _ in same}):
-            sigmas = [sigma for count, each in same for sigma in each if count >= passes]
+        for batches in sorted({batches for batches, _ in same}):
+            sigmas = [sigma for count, each in same for sigma in each if count >= batches]
             if sigmas:
-                history[Event(combined(sigmas), rate(n, size))] += (passes - before) * steps(n, size)
-            before = passes
+                history[Event(combined(sigmas), rate(n, size))] += batches - before
+            before = batches
     return +history
 
 
 def projected_epsilon(
-    settings: Privacy, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
+    settings: Privacy, asked: Iterable[Gradients], n: int, size: int, passes: Passes, rounds: int
 ) -> float:
     """Return the largest epsilon of a run for a client with n samples that takes part in every round."""
-    return epsilon(settings, projected(settings, n, size, asked, epochs, rounds))
+    return epsilon(settings, projected(settings, n, size, asked, passes, rounds))

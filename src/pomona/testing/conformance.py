@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from pomona.config import Config, resolve
+from pomona.core.round import Passes
 from pomona.federation.exchange import received_bytes
 from pomona.methods.base import MethodSettings
 from pomona.simulation import run as simulated
@@ -75,7 +76,12 @@ def the_card_says_how_many_gradients_a_round_takes(settings: MethodSettings) -> 
 
     Evaluations, and passes in only one round, may take fewer: the card gives the maximum.
     """
-    method, batches, epochs = settings.method(), 2, 3
+    for length in (Passes(3), Passes(steps=5)):
+        _require_gradients(settings, length)
+
+
+def _require_gradients(settings: MethodSettings, length: Passes) -> None:
+    method, batches = settings.method(), 2
     made: Counter[str] = Counter()
 
     class Counted(Quadratics):
@@ -88,17 +94,18 @@ def the_card_says_how_many_gradients_a_round_takes(settings: MethodSettings) -> 
     run = Federation(method, Counted(problem.targets, problem.rows))
     for number in (1, 2):  # some begin in the second
         made.clear()
-        run.round(passes(settings, number, batch_size=5, epochs=epochs))
+        run.round(passes(settings, number, batch_size=5, epochs=length.epochs, steps=length.steps))
     said: Counter[str] = Counter()
     loose = set()
     for kind in method.card.privacy.gradients:
         stream = kind.purpose.partition(" ")[0]
-        said[stream] += kind.per_batch * batches * (epochs if kind.epochs is None else kind.epochs)
+        said[stream] += kind.per_batch * kind.batches(length, batches)
         if kind.once or kind.evaluates:
             loose.add(stream)
     for stream in said | made:
-        assert made[stream] <= said[stream], f"{stream}: {made[stream]} gradients, the card says {said[stream]}"
-        assert stream in loose or made[stream] == said[stream], f"{stream}: the card says {said[stream]}"
+        what = f"{length}, {stream}: {made[stream]} gradients, the card says {said[stream]}"
+        assert made[stream] <= said[stream], what
+        assert stream in loose or made[stream] == said[stream], what
 
 
 def the_card_says_whether_a_round_depends_on_how_many_there_will_be(settings: MethodSettings) -> None:

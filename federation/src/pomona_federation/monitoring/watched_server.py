@@ -247,7 +247,7 @@ class PrivacyAccount:
         assert config.privacy
         settings = config.privacy.model_copy(update={"accountant": "rdp"})
         asked = config.method.method().card.privacy.gradients
-        return projected_epsilon(settings, asked, samples, config.batch_size, config.local_epochs, rounds)
+        return projected_epsilon(settings, asked, samples, config.batch_size, config.passes, rounds)
 
 
 @dataclass(frozen=True)

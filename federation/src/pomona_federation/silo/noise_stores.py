@@ -15,6 +15,7 @@ from pathlib import Path
 from pomona.core.bounds import Number
 from pomona.core.errors import PrivacyError
 from pomona.core.files import text
+from pomona.core.round import Passes
 from pomona.core.settings import Settings
 from pomona.objective.private import PrivateObjective
 from pomona.privacy.accounting import Gradients, epsilon, steps
@@ -100,7 +101,7 @@ def charge(
         if restored := read_json(Restored, path):
             store, config = objective.key_store(place), scenario.config
             n, asked = len(scenario.partition.clients[place].train), config.method.method().card.privacy.gradients
-            about = (store.settings.noise_multiplier, asked, n, config.batch_size, config.local_epochs, config.rounds)
+            about = (store.settings.noise_multiplier, asked, n, config.batch_size, config.passes, config.rounds)
             for entry in lost(restored, *about):
                 store.ledger.append(entry)
             reserve(restored.token, epsilon(store.settings, store.ledger.planned(to_come(restored, *about))))
@@ -108,7 +109,7 @@ def charge(
 
 
 def lost(
-    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
+    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, passes: Passes, rounds: int
 ) -> Iterator[LedgerEntry]:
     """The largest possible releases in the rounds lost by a restore; the last visit is one more round.
 
@@ -121,7 +122,7 @@ def lost(
         asked: the gradients that the method asks for.
         n: training samples.
         size: of a batch.
-        epochs: passes over the data in a round.
+        passes: over the data in a round.
         rounds: of the run.
     """
     last = rounds + 1 if restored.until is None else min(restored.until, rounds + 1)
@@ -129,25 +130,24 @@ def lost(
         for kind, gradients in enumerate(asked):
             if number <= rounds or gradients.evaluates:
                 times = 2 if gradients.evaluates and number <= rounds else 1
-                yield from _round(f"{restored.token} {kind}", number, gradients, sigma, n, size, epochs, times)
+                yield from _round(f"{restored.token} {kind}", number, gradients, sigma, n, size, passes, times)
 
 
 def to_come(
-    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
+    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, passes: Passes, rounds: int
 ) -> Iterator[LedgerEntry]:
     """Releases that an honest server may still ask for after a restore; the arguments are those of ``lost``."""
     for number in range(restored.after + 1, rounds + 2) if n else ():
         for kind, gradients in enumerate(asked):
             if (number <= rounds or gradients.evaluates) and (number == restored.after + 1 or not gradients.once):
-                yield from _round(f"{restored.token} to come {kind}", number, gradients, sigma, n, size, epochs)
+                yield from _round(f"{restored.token} to come {kind}", number, gradients, sigma, n, size, passes)
 
 
 def _round(
-    name: str, number: int, gradients: Gradients, sigma: float, n: int, size: int, epochs: int, times: int = 1
+    name: str, number: int, gradients: Gradients, sigma: float, n: int, size: int, passes: Passes, times: int = 1
 ) -> Iterator[LedgerEntry]:
     """The releases of one kind in a round, each under its own name."""
-    passes = epochs if gradients.epochs is None else gradients.epochs
-    for step in range(passes * steps(n, size)):
+    for step in range(gradients.batches(passes, steps(n, size))):
         draw = Draw(number, gradients.purpose, step, n, size)
         for k in range(times * gradients.per_batch):
             release = hashlib.blake2b(f"{name} {draw} {k}".encode(), digest_size=32).hexdigest()

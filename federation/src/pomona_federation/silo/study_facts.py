@@ -72,7 +72,8 @@ class StudyText:
         files: SHA-256 of first weights and of custom code, by their names for people.
         acknowledge: names of the acknowledged releases without noise.
         rounds: of all trials.
-        epochs: passes over the training data, by all models that the method trains there, in all rounds and trials.
+        epochs: passes over the training data, by all models that the method trains there, in all rounds and trials; a
+            study that counts steps counts each as one, since it may be.
     """
 
     method: str = ""
@@ -184,9 +185,9 @@ def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: in
 
 
 def _epochs(config: Config) -> int:
-    """A silo's passes over the training data in a run: one for each gradient taken."""
+    """The most passes of a silo over its training data in a run: one for each gradient, or step, that is taken."""
     asked = config.method.method().card.privacy.gradients
-    return sum(g.per_batch * g.passes(config.local_epochs, config.rounds) for g in asked)
+    return sum(g.per_batch * g.batches_in_all(config.passes, 1, config.rounds) for g in asked)
 
 
 def _in_all(trials: Sequence[Traffic]) -> Traffic:

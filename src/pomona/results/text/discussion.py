@@ -20,6 +20,7 @@ WORDS = {
     "clients": "clients",
     "rounds": "rounds",
     "local_epochs": "local epochs a round",
+    "local_steps": "local steps a round",
     "batch_size": "batch size",
     "model.name": "network",
 }
