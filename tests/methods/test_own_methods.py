@@ -31,7 +31,7 @@ class Thrice(base.MethodSettings):
         def train(state, received, training, round_):
             training.observe("global", received["model"], "received")
             W = received["model"].clone()
-            for batch, w in training.steps(round_.epochs, W):
+            for batch, w in training.steps(round_.passes, W):
                 for _ in range(3):
                     w.sub_(training.gradient(w, batch)[1], alpha=self.strength * round_.lr / 3)
             return None, {"model": W}, {"way": (W - received["model"]).norm(dim=1)}
