@@ -1,0 +1,115 @@
+"""Draw each client's gain over training alone against the size of its data, over many draws of clients.
+
+    python tools/gain_by_size.py runs/apple-draws  # of a bench with one scenario: writes clients.csv and the figure
+    python tools/gain_by_size.py                   # the figure again, from clients.csv
+
+A gain is the difference of a client's test accuracies, each in its method's best validation round, in points. The table
+has a line for each method, draw and client; the figure a dot for each, and means over clients of like size with their
+standard error over draws.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+
+import pomona
+
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "reproduction" / "results" / "apple-draws-cpu" / "clients.csv"
+FIGURE = ROOT / "docs" / "images" / "gain-by-size.png"
+ALONE = "Separate"
+MARKERS = {"FedAvg-FT": "s", "APPLE, paper's step": "o", "APPLE, local step": "D"}
+EDGES = (0, 250, 500, 1000, 2000, 10**9)  # of the classes of size, in training images
+
+Key = tuple[str, int, int]  # method, seed, client
+
+
+def measured(bench: Path) -> Iterable[dict[str, Any]]:
+    """Yield method, seed, client, its training samples and its test accuracy in the best validation round."""
+    known = json.loads((bench / "results.json").read_text(encoding="utf-8"))
+    for entry in known["results"]:
+        for cell in entry["cells"]:
+            sizes = pomona.load(bench / cell["folder"]).about["sizes"]["train"]
+            figures = cell["figures"]
+            values = figures["models"][figures["headline"]]["best_validation"]["accuracy"]
+            for client, (train, accuracy) in enumerate(zip(sizes, values, strict=True)):
+                row = known["methods"][entry["method"]]["row"]
+                yield {"method": row, "seed": cell["seed"], "client": client, "train": train, "accuracy": accuracy}
+
+
+def gains(rows: Iterable[Mapping[str, str]]) -> dict[str, np.ndarray]:
+    """Return (clients over all draws, 3) seed, training samples and gain in points, by method."""
+    known: dict[Key, tuple[int, float]] = {}
+    for row in rows:
+        known[row["method"], int(row["seed"]), int(row["client"])] = int(row["train"]), float(row["accuracy"])
+    return {
+        method: np.array(
+            [
+                (seed, train, 100 * (accuracy - known[ALONE, seed, client][1]))
+                for (name, seed, client), (train, accuracy) in known.items()
+                if name == method
+            ]
+        )
+        for method in MARKERS
+    }
+
+
+def means(found: np.ndarray) -> np.ndarray:
+    """Return (classes, 3) geometric mean size, mean gain, and its standard error over draws."""
+    classes = []
+    for low, high in pairwise(EDGES):
+        own = found[(low <= found[:, 1]) & (found[:, 1] < high)]
+        each = [own[own[:, 0] == seed, 2].mean() for seed in np.unique(own[:, 0])]
+        if len(each) > 1:
+            error = np.std(each, ddof=1) / len(each) ** 0.5
+            classes.append((np.exp(np.log(own[:, 1]).mean()), np.mean(each), error))
+    return np.array(classes)
+
+
+def figure(points: Mapping[str, np.ndarray]) -> None:
+    """Write the figure."""
+    drawn, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    axes.axhline(0, color="0.4", linewidth=1)
+    for shift, (method, found) in zip((0.97, 1.0, 1.03), points.items(), strict=True):
+        colour = next(iter(axes.plot([], [])))
+        axes.plot(found[:, 1], found[:, 2], ".", color=colour.get_color(), alpha=0.15, markersize=4)
+        size, mean, error = means(found).T
+        axes.errorbar(
+            size * shift, mean, error, color=colour.get_color(), marker=MARKERS[method], capsize=3, label=method
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("training images of the client")
+    axes.set_ylabel("gain over training alone,\npercentage points of test accuracy")
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    drawn.legend(loc="outside upper center", ncols=3, frameon=False)
+    FIGURE.parent.mkdir(exist_ok=True)
+    drawn.savefig(FIGURE, dpi=120)
+
+
+def main(*benches: str) -> None:
+    """Write the table of a bench, if one is given, and the figure; print the means."""
+    for bench in benches:
+        rows = list(measured(Path(bench)))
+        TABLE.parent.mkdir(parents=True, exist_ok=True)
+        with TABLE.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    with TABLE.open(encoding="utf-8") as file:
+        points = gains(csv.DictReader(file))
+    figure(points)
+    for method, found in points.items():
+        print(method, *(f"{size:.0f}: {mean:+.1f} +- {error:.1f}" for size, mean, error in means(found)), sep="  ")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
