@@ -112,6 +112,7 @@ def test_a_loss_of_the_users_own_and_an_unknown_one():
     ("name", "expected"),
     [
         ("lenet", ["conv1", "conv2", "fc1", "fc2"]),
+        ("lenet5", ["conv1", "conv2", "fc1", "fc2", "fc3"]),
         ("fomo-cnn", ["conv1", "conv2", "conv3", "fc1", "fc2"]),
         ("mlp", ["fc1", "fc2"]),
         ("logistic", ["fc1"]),

@@ -16,6 +16,7 @@ IMAGES = (
     "efficientnet-lite0",
     "fomo-cnn",
     "lenet",
+    "lenet5",
     "logistic",
     "mcmahan-cnn",
     "mlp",
@@ -38,6 +39,10 @@ def two_convolutions(channels, classes, widths, hidden, side):
     first, second = widths
     convolutions = conv(channels, first, 5) + conv(first, second, 5)
     return convolutions + fc(side**2 * second, hidden) + fc(hidden, classes)
+
+
+def lenet5(channels, side):
+    return two_convolutions(channels, 84, (6, 16), 120, side) + fc(84, 10)
 
 
 def fomo(classes, side):
@@ -84,6 +89,8 @@ def vgg(classes):
 SIZES = [
     ("lenet", (1, 28, 28), 10, two_convolutions(1, 10, (20, 50), 500, 4), 431_080),
     ("lenet", (3, 28, 28), 9, two_convolutions(3, 9, (20, 50), 500, 4), 431_579),
+    ("lenet5", (1, 28, 28), 10, lenet5(1, 4), 44_426),
+    ("lenet5", (3, 32, 32), 10, lenet5(3, 5), 62_006),
     ("cnn", (1, 28, 28), 10, two_convolutions(1, 10, (32, 64), 512, 4), 582_026),
     ("cnn", (1, 28, 28), 62, two_convolutions(1, 62, (32, 64), 512, 4), 608_702),
     ("cnn", (3, 32, 32), 10, two_convolutions(3, 10, (32, 64), 512, 5), 878_538),
@@ -166,7 +173,7 @@ def relu_first(module, x):
     return x
 
 
-@pytest.mark.parametrize("name", ["lenet", "cnn", "mcmahan-cnn", "fomo-cnn", "small", "resnet18", "vgg11"])
+@pytest.mark.parametrize("name", ["lenet", "lenet5", "cnn", "mcmahan-cnn", "fomo-cnn", "small", "resnet18", "vgg11"])
 def test_pooling_before_relu_changes_nothing(name):
     module = build(ModelSettings(name=name), (3, 32, 32), 10, seed=3).eval()
     x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -86,6 +86,7 @@ def close(module, data, index, kind=""):
         ("cnn", (32, 32, 3)),
         ("mcmahan-cnn", (28, 28, 1)),
         ("fomo-cnn", (32, 32, 3)),
+        ("lenet5", (32, 32, 3)),
         ("small", (9, 11, 2)),
     ],
 )

@@ -49,8 +49,42 @@ def test_pfllib_divides_the_rows_of_both_splits_and_splits_each_client_anew(reci
     assert any(np.any(c.train >= data.n_train) for c in made.clients)
 
 
+NIID_DIRICHLET = [6631, 9475, 6099, 6004, 5074, 5106, 7397, 3742, 6052, 4420]
+NIID_LABELS = [4064, 9701, 4927, 8078, 4873, 4685, 5938, 4062, 5635, 8037]
+
+
 @pytest.mark.parametrize(
-    "recipe", [Practical(draw="published"), Pathological(draw="published"), Dirichlet(draw="pfllib")]
+    ("recipe", "expected"),
+    [(Dirichlet(draw="niid-bench", beta=0.5), NIID_DIRICHLET), (Classes(draw="niid-bench"), NIID_LABELS)],
+)
+def test_niid_bench_divides_training_rows_in_the_sizes_that_its_program_gives(recipe, expected):
+    """Sizes on MNIST of a program written from its description with NumPy alone."""
+    data = table(*MNIST)
+    made = divided(data, recipe, 10)
+    assert sizes(made) == expected
+    assert sorted(row for c in made.clients for row in c.train) == list(range(data.n_train))
+    assert [len(c.test) for c in made.clients] == [1000] * 10
+    assert sorted(row for c in made.clients for row in c.test) == list(range(data.n_train, len(data)))
+
+
+def test_two_labels_of_niid_bench_are_the_clients_own_and_another_in_equal_parts():
+    data = table([300] * 10, [60] * 10)
+    train = label_counts(divided(data, Classes(draw="niid-bench"), 10), data, "train")
+    assert np.all((train > 0).sum(axis=1) == 2)
+    assert np.all(np.diag(train) > 0)
+    for held in train.T:
+        assert np.ptp(held[held > 0]) <= 1
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Practical(draw="published"),
+        Pathological(draw="published"),
+        Dirichlet(draw="pfllib"),
+        Dirichlet(draw="niid-bench"),
+        Classes(draw="niid-bench"),
+    ],
 )
 def test_a_published_draw_is_the_same_for_every_seed(recipe):
     data = table([300] * 10, [60] * 10)

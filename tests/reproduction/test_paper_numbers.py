@@ -16,6 +16,7 @@ TABLES = {"apple": 3, "fedamp": 3, "fedala": 4, "fedfomo": 6, "pgfed": 1}
 ABSENT = {"FedRep+ALA", "PartialFed+ALA"}  # no whole model is received there for ALA to weigh
 ELSEWHERE = {"apple-length": "apple-table1", "apple-length-cifar10": "apple-table1", "apple-published": "apple-table1", "fedfomo-ablations": "fedfomo-figures"}  # fmt: skip
 NO_PAPER = {"apple-draws", "apple-local"}
+LIBRARIES = {"niid-bench": "Flower", "pfllib-fashion": "PFLlib"}  # whose tables these are
 
 
 def test_there_is_a_suite_for_every_table():
@@ -30,9 +31,10 @@ def test_a_suite_names_its_papers_numbers_and_methods(path):
     if path.stem not in NO_PAPER:
         expected = read_reference(FOLDER / "numbers" / f"{ELSEWHERE.get(path.stem, path.stem)}.toml")
         assert known.reference == expected
-        assert bool(known.own) == (path.stem != "fedfomo-ablations")  # which has the paper's method alone
+        one_method = path.stem == "fedfomo-ablations"  # the paper's alone
+        assert bool(known.own) == (not one_method and path.stem not in LIBRARIES)
         assert expected.source
-        assert expected.label == "paper"
+        assert expected.label == LIBRARIES.get(path.stem, "paper")
 
 
 def test_every_suite_is_listed_with_its_runs():
@@ -92,11 +94,11 @@ def test_numbers_are_as_printed():
         assert as_printed(suite(name).reference.of(private).epsilon["FedFomo"]) == "infinite"
 
 
-def test_fedala_counts_samples_fedfomo_the_last_round_and_the_others_the_best_on_test():
-    """FedALA: serverALA.py, evaluate, of its published code."""
+def test_fedala_and_libraries_count_samples_fedfomo_the_last_round_and_the_others_the_best_on_test():
+    """FedALA: serverALA.py, evaluate, of its published code; PFLlib: serverbase.py; niid_bench: the whole test set."""
     averages = {path.stem: AVERAGES[read_reference(path).average] for path in NUMBERS}
     for name, average in averages.items():
-        assert average.over == ("samples" if name.startswith("fedala") else "clients")
+        assert average.over == ("samples" if name.startswith("fedala") or name in LIBRARIES else "clients")
         assert average.moment == ("last" if name.startswith("fedfomo") else "best_test")
 
 

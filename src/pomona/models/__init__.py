@@ -25,6 +25,7 @@ MODELS = Registry(
         "fasttext": "pomona.models.mlp:fasttext",
         "fomo-cnn": "pomona.models.convolutional:fomo_cnn",
         "lenet": "pomona.models.convolutional:lenet",
+        "lenet5": "pomona.models.convolutional:lenet5",
         "logistic": "pomona.models.mlp:logistic",
         "mcmahan-cnn": "pomona.models.convolutional:mcmahan_cnn",
         "mlp": "pomona.models.mlp:mlp",

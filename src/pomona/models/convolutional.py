@@ -1,15 +1,17 @@
-"""Convolutions and two linear layers: the networks of federated-learning papers, as one function with a table.
+"""Convolutions and linear layers: the networks of federated-learning papers, as one function with a table.
 
 | name | convolutions (width, kernel, pooled) | hidden | parameters |
 | --- | --- | --- | --- |
 | `lenet` | 20 and 50, 5x5, both | 500 | 431,080 at 1x28x28, 10 classes |
 | `cnn` | 32 and 64, 5x5, both | 512 | 582,026 at 1x28x28, 878,538 at 3x32x32, 10 classes |
+| `lenet5` | 6 and 16, 5x5, both | 120 and 84 | 44,426 at 1x28x28, 62,006 at 3x32x32, 10 classes |
 | `mcmahan-cnn` | 32 and 64, 5x5 with padding 2, both | 512 | 1,663,370 at 1x28x28, 10 classes |
 | `fomo-cnn` | 32, 64 and 64, 3x3, the first two | 64 | 122,570 at 3x32x32, 10 classes; 128,420 with 100 |
 | `small` | 8 and 16, 3x3 with padding 1, both | 32 | for tests and 8x8 images |
 
 Sources: `lenet` is the network of Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated
-Learning" (APPLE), IJCAI 2022, from its published code; `cnn` of Zhang et al., "FedALA", AAAI 2023; `mcmahan-cnn` of
+Learning" (APPLE), IJCAI 2022, from its published code; `cnn` of Zhang et al., "FedALA", AAAI 2023; `lenet5` of
+Li et al., "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022, section V; `mcmahan-cnn` of
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017; `fomo-cnn`
 of the published code of Zhang et al., "Personalized Federated Learning with First Order Model Optimization"
 (FedFomo), ICLR 2021, whose sizes there hold for 32x32 images only and are computed from the input here.
@@ -69,9 +71,9 @@ def convolutional(
     kernel: int,
     padding: int,
     pooled: int,
-    hidden: int,
+    hidden: tuple[int, ...],
 ) -> nn.Sequential:
-    """Stack convolutions of stride 1, the first ``pooled`` of them followed by 2x2 max-pooling, and two linear layers.
+    """Stack convolutions of stride 1, the first ``pooled`` of them followed by 2x2 max-pooling, and linear layers.
 
     Raises ConfigError if the samples are not images, or are too small for a layer.
     """
@@ -93,14 +95,18 @@ def convolutional(
         steps[f"relu{number}"] = nn.ReLU()
         channels, side = out, (left[0], left[1])
     steps["flatten"] = nn.Flatten()
-    steps["fc1"] = nn.Linear(channels * side[0] * side[1], hidden)
-    steps["relu"] = nn.ReLU()
-    steps["fc2"] = nn.Linear(hidden, n_outputs)
+    before = channels * side[0] * side[1]
+    for number, width in enumerate(hidden, start=1):
+        steps[f"fc{number}"] = nn.Linear(before, width)
+        steps["relu" if number == 1 else f"relu_fc{number}"] = nn.ReLU()
+        before = width
+    steps[f"fc{len(hidden) + 1}"] = nn.Linear(before, n_outputs)
     return nn.Sequential(steps)
 
 
-lenet = partial(convolutional, widths=(20, 50), kernel=5, padding=0, pooled=2, hidden=500)
-cnn = partial(convolutional, widths=(32, 64), kernel=5, padding=0, pooled=2, hidden=512)
-mcmahan_cnn = partial(convolutional, widths=(32, 64), kernel=5, padding=2, pooled=2, hidden=512)
-fomo_cnn = partial(convolutional, widths=(32, 64, 64), kernel=3, padding=0, pooled=2, hidden=64)
-small = partial(convolutional, widths=(8, 16), kernel=3, padding=1, pooled=2, hidden=32)
+lenet = partial(convolutional, widths=(20, 50), kernel=5, padding=0, pooled=2, hidden=(500,))
+cnn = partial(convolutional, widths=(32, 64), kernel=5, padding=0, pooled=2, hidden=(512,))
+lenet5 = partial(convolutional, widths=(6, 16), kernel=5, padding=0, pooled=2, hidden=(120, 84))
+mcmahan_cnn = partial(convolutional, widths=(32, 64), kernel=5, padding=2, pooled=2, hidden=(512,))
+fomo_cnn = partial(convolutional, widths=(32, 64, 64), kernel=3, padding=0, pooled=2, hidden=(64,))
+small = partial(convolutional, widths=(8, 16), kernel=3, padding=1, pooled=2, hidden=(32,))

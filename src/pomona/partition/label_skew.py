@@ -4,14 +4,21 @@ Sources: ``dirichlet`` of Lin et al. 2020, and FedALA, section 5.1; ``classes`` 
 and ``practical`` of APPLE, section 4.1.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.partition.allocate import Labels, Shares
-from pomona.partition.published import apple_pathological, apple_practical, pfllib_classes, pfllib_dirichlet
+from pomona.partition.published import (
+    apple_pathological,
+    apple_practical,
+    niid_classes,
+    niid_dirichlet,
+    pfllib_classes,
+    pfllib_dirichlet,
+)
 from pomona.partition.recipe import GivenRows, PartitionPlan, PartitionTask, Recipe
 
 
@@ -58,9 +65,9 @@ def check_classes_per_client(wanted: int, available: int) -> None:
 
 
 def check_uneven(balanced: bool, draw: str) -> None:
-    """Raise ConfigError for equal shares with a draw that has random ones."""
+    """Raise ConfigError for equal shares asked of a draw that has its own."""
     if balanced:
-        raise ConfigError(f"partition.draw = {draw} has random shares; leave out partition.balanced")
+        raise ConfigError(f"partition.draw = {draw} has shares of its own; leave out partition.balanced")
 
 
 def pathological_table(
@@ -124,6 +131,15 @@ def classes_table(clients: int, n_classes: int, per_client: int, balanced: bool,
     return table
 
 
+PublishedDraw = Annotated[
+    Literal["own", "pfllib", "niid-bench"],
+    Field(
+        description="the run's own draw, or, whatever the seed, that of PFLlib's tables (rows of both splits, a "
+        "quarter of each client's for testing) or of Flower's niid_bench (equal parts of the test rows)"
+    ),
+]
+
+
 class Classes(Recipe):
     """A fixed number of classes per client, assigned in class order.
 
@@ -137,18 +153,14 @@ class Classes(Recipe):
     name: Literal["classes"] = "classes"
     classes_per_client: int = Field(default=2, ge=1, le=10**6, description="number of classes that a client is given")
     balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
-    draw: Literal["own", "pfllib"] = Field(
-        default="own",
-        description="the run's own draw, or that of PFLlib's tables, whatever the seed: rows of both splits, a quarter "
-        "of each client's for testing",
-    )
+    draw: PublishedDraw = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
         """Return the table of classes in order. Raises ConfigError if there are fewer classes than a client needs."""
         check_classes_per_client(self.classes_per_client, task.n_classes)
-        if self.draw == "pfllib":
+        if self.draw != "own":
             check_uneven(self.balanced, self.draw)
-            return pfllib_classes(task, self.classes_per_client)
+            return (pfllib_classes if self.draw == "pfllib" else niid_classes)(task, self.classes_per_client)
         rng = task.stream("table")
         table = classes_table(task.clients, task.n_classes, self.classes_per_client, self.balanced, rng)
         return PartitionPlan(task.labels, table, table)
@@ -209,21 +221,17 @@ class Dirichlet(Recipe):
     balance_cap: bool = Field(
         default=True, description="clients that hold 1/n of the rows get nothing of the next class (PFLlib)"
     )
-    draw: Literal["own", "pfllib"] = Field(
-        default="own",
-        description="the run's own draw, or that of PFLlib's tables, whatever the seed: rows of both splits, a quarter "
-        "of each client's for testing",
-    )
+    draw: PublishedDraw = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
         """Return the first table that gives every client enough rows. Raises DataError after the last try."""
-        if self.draw == "pfllib":
+        if self.draw != "own":
             if not self.balance_cap or self.min_size is not None:
                 raise ConfigError(
-                    "partition.draw = pfllib has a cap and a smallest size of its own; leave out partition.balance_cap "
-                    "and partition.min_size"
+                    f"partition.draw = {self.draw} has a cap and a smallest size of its own; leave out "
+                    "partition.balance_cap and partition.min_size"
                 )
-            return pfllib_dirichlet(task, self.beta)
+            return (pfllib_dirichlet if self.draw == "pfllib" else niid_dirichlet)(task, self.beta)
         rng = task.stream("table")
         counts = task.counts(task.train)
         needed = self.min_size or max(1, min(30, len(task.train) // (2 * task.clients)))

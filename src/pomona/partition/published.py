@@ -1,14 +1,15 @@
-"""Draws of clients behind published tables, row by row, from the legacy generators and seeds of their programs.
+"""Draws of clients behind published tables, row by row, from the generators and seeds of their programs.
 
 ``apple_*``: table 1 of APPLE (Luo and Wu, IJCAI 2022). ``pfllib_*``: the tables of PFLlib, FedALA, FedCP, GPFL and
-FedDBE. Levels of two draws cannot be compared, so a table is compared on its own. The order of calls to the generator
-determines the rows; tests compare them with those that the programs give. A run's seed changes nothing here.
+FedDBE. ``niid_*``: the table of Flower's baseline niid_bench. Levels of two draws cannot be compared, so a table is
+compared on its own. The order of calls to the generator determines the rows; tests compare them with those that the
+programs give. A run's seed changes nothing here.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.random import RandomState
+from numpy.random import Generator, RandomState
 from sklearn.model_selection import train_test_split
 
 from pomona.core.errors import ConfigError, DataError
@@ -16,9 +17,10 @@ from pomona.partition.allocate import Labels, Shares
 from pomona.partition.partition import Rows
 from pomona.partition.recipe import GivenRows, PartitionTask
 
-APPLE_SEED, PFLLIB_SEED = 42, 1
+APPLE_SEED, PFLLIB_SEED, NIID_SEED = 42, 1, 42
 APPLE_COLUMN = (*[0.01] * 10, 0.1, 0.8)
 BATCH, TRAIN_SHARE = 10, 0.75  # of PFLlib's generator: every client has a batch of test rows
+NIID_LEAST = 10  # rows of a client
 TRIES = 1000
 
 Held = list[list[Rows]]  # blocks of rows by client
@@ -66,12 +68,45 @@ def _by_shares(task: PartitionTask, table: Shares, rng: RandomState) -> GivenRow
 
 
 def pfllib_dirichlet(task: PartitionTask, beta: float) -> GivenRows:
-    """Divide class by class by Dirichlet(beta), where a client with 1/n of all rows gets no more.
+    """Divide class by class by Dirichlet(beta). Raises DataError if no draw gives every client enough rows."""
+    rng, pool = RandomState(PFLLIB_SEED), np.concatenate([task.train, task.test])
+    return _split(_capped(task, pool, beta, rng, _least(task, pool)), rng)
+
+
+def niid_dirichlet(task: PartitionTask, beta: float) -> GivenRows:
+    """Divide as PFLlib does, but training rows alone. Raises DataError if no draw gives every client enough rows."""
+    return _beside_test(task, _capped(task, task.train, beta, np.random.default_rng(NIID_SEED), NIID_LEAST))
+
+
+def niid_classes(task: PartitionTask, per_client: int) -> GivenRows:
+    """Divide each class equally among its owners: client i has class i, modulo their number, and others at random."""
+    rng = np.random.default_rng(NIID_SEED)
+    classes = [[i % task.n_classes] for i in range(task.clients)]
+    for own in classes:
+        while len(own) < per_client:
+            drawn = int(rng.choice(task.n_classes, 1)[0])
+            own.extend({drawn}.difference(own))
+    held: Held = [[] for _ in classes]
+    for c in range(task.n_classes):
+        rows = rng.permutation(task.train[task.labels[task.train] == c])
+        owners = [blocks for blocks, own in zip(held, classes, strict=True) if c in own]
+        for blocks, part in zip(owners, np.array_split(rows, max(len(owners), 1)), strict=False):
+            blocks.append(part)
+    return _beside_test(task, held)
+
+
+def _beside_test(task: PartitionTask, held: Held) -> GivenRows:
+    """Return training rows beside equal parts of the test rows, which the program tests as one."""
+    train = tuple(np.sort(np.concatenate(blocks)) for blocks in held)
+    return GivenRows(train, tuple(np.array_split(task.test, task.clients)))
+
+
+def _capped(task: PartitionTask, pool: Rows, beta: float, rng: RandomState | Generator, least: int) -> Held:
+    """Divide a pool class by class by Dirichlet(beta), where a client with 1/n of all rows gets no more.
 
     Raises:
         DataError: no draw gives every client enough rows.
     """
-    rng, pool = RandomState(PFLLIB_SEED), np.concatenate([task.train, task.test])
     for _ in range(TRIES):
         held: Held = [[] for _ in range(task.clients)]
         for c in range(task.n_classes):
@@ -82,11 +117,11 @@ def pfllib_dirichlet(task: PartitionTask, beta: float) -> GivenRows:
             ends = (np.cumsum(shares / shares.sum()) * len(rows)).astype(np.int64)
             _hand_out(rows, np.diff(ends[:-1], prepend=0, append=len(rows)), held)
         else:
-            if _sizes(held).min() >= _least(task, pool):
-                return _split(held, rng)
+            if _sizes(held).min() >= least:
+                return held
     raise DataError(
-        f"in {TRIES} draws of PFLlib's generator no one gave each of {task.clients} clients "
-        f"{_least(task, pool)} rows; raise partition.beta, or lower clients"
+        f"in {TRIES} draws of the published generator no one gave each of {task.clients} clients "
+        f"{least} rows; raise partition.beta, or lower clients"
     )
 
 
